@@ -1,0 +1,45 @@
+"""favorit: efficient attention for Vision Transformers, with numbers to choose by.
+
+    import favorit
+    model = favorit.create_model("hybrid", layout="performer_first", performer="relu(m=128)")
+
+Nothing heavy is imported until a name is used, so that the command line answers at once.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from favorit.attention import Attention as Attention
+    from favorit.attention import build_mixer as build_mixer
+    from favorit.catalog import list_components as list_components
+    from favorit.config import ModelConfig as ModelConfig
+    from favorit.errors import FavoritError as FavoritError
+    from favorit.model import ViT as ViT
+    from favorit.model import create_model as create_model
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Attention": "favorit.attention",
+    "FavoritError": "favorit.errors",
+    "ModelConfig": "favorit.config",
+    "ViT": "favorit.model",
+    "build_mixer": "favorit.attention",
+    "create_model": "favorit.model",
+    "list_components": "favorit.catalog",
+}
+
+__all__ = ["__version__", *_HOMES]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'favorit' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

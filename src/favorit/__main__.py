@@ -1,0 +1,5 @@
+"""`python -m favorit`."""
+
+from favorit.cli import main
+
+main()

@@ -1,0 +1,62 @@
+"""Controls: what a model reaches when attention does nothing clever. A table without them does not show that attention matters.
+
+Shapes: B batch, H heads, N tokens, D head width.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from favorit.attention.mixer import MIXERS, Mixer, allowed_keys, full_precision, output_dtype
+from favorit.errors import FavoritError
+
+
+@MIXERS.register("uniform")
+class Uniform(Mixer):
+    """w_ij = 1 / (number of keys i may see): every query gets the mean of all v; O(N D)."""
+
+    def __init__(self, causal: bool = False) -> None:
+        super().__init__()
+        self.causal = causal
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
+        dtype = output_dtype(v)
+        with full_precision(v) as (v,):
+            kept = torch.ones_like(v[..., :1]) if key_mask is None else key_mask[:, None, :, None].to(v).expand(*v.shape[:-1], 1)
+            if self.causal:
+                # Queries beyond the last key see all of them.
+                last = torch.arange(q.shape[-2], device=v.device).clamp(max=v.shape[-2] - 1)
+                total, count = (v * kept).cumsum(-2)[..., last, :], kept.cumsum(-2)[..., last, :]
+            else:
+                total, count = (v * kept).sum(-2, keepdim=True), kept.sum(-2, keepdim=True)
+            mean = total / count.clamp(min=1)
+            return mean.expand(*mean.shape[:-2], q.shape[-2], v.shape[-1]).to(dtype)
+
+    def weights(self, q: Tensor, k: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
+        with full_precision(q) as (wide,):
+            ones = wide.new_ones(*q.shape[:-1], k.shape[-2])
+            allowed = allowed_keys(q, k, key_mask, self.causal)
+            kept = ones if allowed is None else ones * allowed
+            return kept / kept.sum(-1, keepdim=True).clamp(min=1)
+
+
+@MIXERS.register("none")
+class NoMixing(Mixer):
+    """w = identity: every token keeps its own v, and tokens exchange nothing."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
+        self._check(q, k)
+        out = v if key_mask is None else v.masked_fill(~key_mask[:, None, :, None], 0.0)
+        return out.to(output_dtype(v))
+
+    def weights(self, q: Tensor, k: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
+        self._check(q, k)
+        with full_precision(q) as (wide,):
+            eye = torch.eye(k.shape[-2], dtype=wide.dtype, device=wide.device).expand(*q.shape[:-1], k.shape[-2])
+            return eye if key_mask is None else eye * key_mask[:, None, None, :]
+
+    @staticmethod
+    def _check(q: Tensor, k: Tensor) -> None:
+        if q.shape[-2] != k.shape[-2]:
+            raise FavoritError(f"the mixer none needs as many queries as keys, got {q.shape[-2]} and {k.shape[-2]}")

@@ -1,0 +1,93 @@
+"""The attention layer: all that a block sees, and what a user drops into a model of their own.
+
+Shapes: B batch, N tokens, C model width, H heads, D head width.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from torch import Tensor, nn
+
+from favorit import seeds
+from favorit.attention.local import LOCALS
+from favorit.attention.mixer import Mixer, build_mixer
+from favorit.errors import FavoritError
+from favorit.grids import Grid
+from favorit.position import Position, build_position
+
+
+class Attention(nn.Module):
+    """x -> out(mixer(q, k, v)), q, k, v = qkv(x) in H heads, q and k placed by the position; (B,N,C) -> (B,N,C).
+
+    `mixer` and `position` are specs or built modules. `grid` and `prefix` are needed at build time only by what is as large as the grid
+    (linformer), and wanted by learned positions, which otherwise start at 16x16 and are interpolated. `qk_norm` normalises q and k per
+    head; `local="dwconv(3)"` adds a depthwise convolution of v. Without a seed random features come from torch's global generator.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        mixer: str | Mixer = "softmax",
+        position: str | Position = "none",
+        head_dim: int | None = None,
+        qkv_bias: bool = True,
+        out_bias: bool = True,
+        qk_norm: bool = False,
+        local: str | None = None,
+        *,
+        grid: Grid | None = None,
+        prefix: int = 0,
+        layer: int = 0,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.heads, self.head_dim = heads, head_width(dim, heads, head_dim)
+        inner = self.heads * self.head_dim
+        seed = seeds.fresh() if seed is None else seed
+        self.qkv = nn.Linear(dim, 3 * inner, bias=qkv_bias)
+        self.out = nn.Linear(inner, dim, bias=out_bias)
+        self.norm_q = nn.RMSNorm(self.head_dim) if qk_norm else nn.Identity()
+        self.norm_k = nn.RMSNorm(self.head_dim) if qk_norm else nn.Identity()
+        shape: dict[str, Any] = dict(heads=heads, head_dim=self.head_dim, prefix=prefix, layer=layer, seed=seed)
+        tokens = None if grid is None else prefix + math.prod(grid)
+        self.mixer = build_mixer(mixer, tokens=tokens, **shape) if isinstance(mixer, str) else mixer
+        self.position = build_position(position, dim=dim, grid=grid, **shape) if isinstance(position, str) else position
+        self.local = None if local is None else LOCALS.build(local, heads=heads, head_dim=self.head_dim)
+        self._check_prefix(prefix)
+
+    def forward(self, x: Tensor, grid: Grid, prefix: int = 0, key_mask: Tensor | None = None) -> Tensor:
+        q, k, v = self._qkv(x, grid, prefix)
+        mixed = self.mixer(q, k, v, key_mask=key_mask)
+        if self.local is not None:
+            mixed = mixed + self.local(v, grid, prefix)
+        return self.out(mixed.transpose(1, 2).flatten(2))
+
+    def weights(self, x: Tensor, grid: Grid, prefix: int = 0, key_mask: Tensor | None = None) -> Tensor:
+        """(B,H,N,N): the attention map of these tokens, also where the mixer never forms one."""
+        q, k, _ = self._qkv(x, grid, prefix)
+        return self.mixer.weights(q, k, key_mask=key_mask)
+
+    def _qkv(self, x: Tensor, grid: Grid, prefix: int) -> tuple[Tensor, Tensor, Tensor]:
+        self._check_prefix(prefix)
+        if x.shape[1] != prefix + math.prod(grid):
+            raise FavoritError(f"{x.shape[1]} tokens came, but prefix={prefix} and grid={tuple(grid)} make {prefix + math.prod(grid)}")
+        x = self.position.tokens(x, grid, prefix)
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, self.head_dim)).permute(2, 0, 3, 1, 4)
+        q, k = self.position.qk(self.norm_q(q), self.norm_k(k), grid, prefix)
+        return q, k, v
+
+    def _check_prefix(self, prefix: int) -> None:
+        if prefix and self.mixer.causal:
+            raise FavoritError(
+                f"a causal mixer with prefix={prefix} is not valid: the first token would see only itself; use head=mean, seqpool or mlp"
+            )
+
+
+def head_width(dim: int, heads: int, head_dim: int | None) -> int:
+    """head_dim where it is given, else dim / heads, which must be whole."""
+    if head_dim is None and dim % heads:
+        raise FavoritError(f"heads={heads} does not divide dim={dim}: choose heads that do, or give head_dim")
+    return head_dim or dim // heads

@@ -1,0 +1,138 @@
+"""Linear attention over any kernel.
+
+Shapes: B batch, H heads, N tokens (Nq, Nk), D head width, M features, C tokens of a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from favorit.attention.kernel import Kernel
+from favorit.attention.mixer import MIXERS, Mixer, allowed_keys, full_precision, output_dtype
+from favorit.errors import FavoritError
+from favorit.spec import Registry, parameters_of
+
+# Added to the mean weight of a row: a row whose features all vanish becomes the mean of v instead of 0/0.
+TINY = 1e-30
+BLOCK = 64
+
+
+class Linear(Mixer):
+    """out_i = (phi(q_i) mean_j phi(k_j) v_j^T + d mean_j v_j) / (phi(q_i) . mean_j phi(k_j) + d), d = 1e-30; O(N M D).
+
+    The means run over the keys that query i may see. Keys come as phi_j exp(r_j); only exp(r_j - max r) is ever formed, so that no
+    norm of q or k overflows. A key left out by a mask has r_j = -inf.
+    """
+
+    def __init__(self, kernel: Kernel, causal: bool = False) -> None:
+        super().__init__()
+        self.kernel = kernel
+        self.causal = causal
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
+        dtype = output_dtype(v)
+        with full_precision(q, k, v) as (q, k, v):
+            phi_q, (phi_k, r) = self.kernel.queries(q), self._keys(k, key_mask)
+            # The normaliser is one more column of v: the sum of weights comes out of the same product as their sum of values.
+            v_and_one = F.pad(v, (0, 1), value=1.0)
+            attend = _causal if self.causal else _bidirectional
+            return attend(phi_q, phi_k, r, v_and_one).to(dtype)
+
+    def weights(self, q: Tensor, k: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
+        with full_precision(q, k) as (q, k):
+            phi_q, (phi_k, r) = self.kernel.queries(q), self._keys(k, key_mask)
+            scale = r.mT.expand(*q.shape[:-1], k.shape[-2])
+            allowed = allowed_keys(q, k, key_mask, self.causal)
+            if allowed is not None:
+                scale = scale.masked_fill(~allowed, -torch.inf)
+            kept = scale > -torch.inf
+            count = kept.sum(-1, keepdim=True).clamp(min=1)
+            w = (phi_q @ phi_k.mT) * torch.exp(scale - _finite(scale.amax(-1, keepdim=True)))
+            return (w + TINY * kept) / count / (w.sum(-1, keepdim=True) / count + TINY)
+
+    def _keys(self, k: Tensor, key_mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        phi_k, r = self.kernel.keys(k)
+        return phi_k, r if key_mask is None else r.masked_fill(~key_mask[:, None, :, None], -torch.inf)
+
+
+def _finite(r: Tensor) -> Tensor:
+    """A maximum over no keys is -inf; as the lowest finite number it can be subtracted from -inf."""
+    return r.clamp(min=torch.finfo(r.dtype).min)
+
+
+def _normalise(sums: Tensor, totals: Tensor) -> Tensor:
+    """sums = [sum_j w_j v_j, sum_j w_j] and totals = [sum_j v_j, count], over the keys seen -> the weighted mean."""
+    count = totals[..., -1:].clamp(min=1)
+    mean = (sums + TINY * totals) / count
+    # Where no key is seen the mean weight is 0 and so is every sum: the quotient needs any denominator but 0.
+    return mean[..., :-1] / mean[..., -1:].clamp(min=TINY)
+
+
+def _bidirectional(phi_q: Tensor, phi_k: Tensor, r: Tensor, v_and_one: Tensor) -> Tensor:
+    scale = torch.exp(r - _finite(r.amax(-2, keepdim=True)))
+    sums = phi_q @ (phi_k.mT @ (scale * v_and_one))
+    return _normalise(sums, (v_and_one * (r > -torch.inf)).sum(-2, keepdim=True))
+
+
+def _causal(phi_q: Tensor, phi_k: Tensor, r: Tensor, v_and_one: Tensor) -> Tensor:
+    """Prefix sums over blocks of C tokens, O(N (M D + C (M + D))).
+
+    Everything about key j is kept relative to the running maximum of r at the query that reads it, and rescaled as the maximum
+    grows: with one maximum for all keys, a late key could push every earlier one below the smallest float.
+    """
+    n_queries, n_keys = phi_q.shape[-2], phi_k.shape[-2]
+    totals = (v_and_one * (r > -torch.inf)).cumsum(-2)
+    state = phi_k.new_zeros(*phi_k.shape[:2], phi_k.shape[-1], v_and_one.shape[-1])
+    top = r.new_full((*r.shape[:2], 1, 1), torch.finfo(r.dtype).min)
+    blocks = []
+    for start in range(0, min(n_queries, n_keys), BLOCK):
+        stop = min(start + BLOCK, n_keys)
+        rows = slice(start, min(stop, n_queries))
+        r_C, phi_C, v_C = r[..., start:stop, :], phi_k[..., start:stop, :], v_and_one[..., start:stop, :]
+        tops = torch.maximum(r_C.cummax(-2).values, top)
+        seen = tops[..., : rows.stop - start, :]
+        within = (phi_q[..., rows, :] @ phi_C.mT) * torch.exp(torch.minimum(r_C.mT - seen, torch.zeros_like(seen)))
+        before = (phi_q[..., rows, :] @ state) * torch.exp(top - seen)
+        blocks.append(before + within.tril() @ v_C)
+        last = tops[..., -1:, :]
+        state = state * torch.exp(top - last) + phi_C.mT @ (torch.exp(r_C - last) * v_C)
+        top = last
+    if n_queries > n_keys:
+        # Queries beyond the last key see all keys.
+        blocks.append(phi_q[..., n_keys:, :] @ state)
+        totals = torch.cat([totals, totals[..., -1:, :].expand(-1, -1, n_queries - n_keys, -1)], -2)
+    return _normalise(torch.cat(blocks, -2), totals[..., :n_queries, :])
+
+
+KERNELS: Registry[Kernel] = Registry("kernel", context=("head_dim", "layer", "seed"))
+
+
+def add_kernel(name: str, builder: Callable[..., Kernel], parameters: dict[str, Any] | None = None) -> None:
+    """Registers a kernel, and the linear mixer over it under the same name: `relu(m=64, causal=True)`."""
+    KERNELS.add(name, builder, parameters)
+    entry = KERNELS[name]
+    reserved = parameters_of(Linear, ("self", "kernel"))
+    if clash := reserved.keys() & entry.parameters.keys():
+        raise FavoritError(f"kernel {name!r}: {', '.join(sorted(clash))} belongs to the mixer; name the parameter differently")
+
+    def build(**values: Any) -> Linear:
+        own = {key: values[key] for key in (*entry.parameters, *entry.context) if key in values}
+        return Linear(entry.builder(**own), **{key: values[key] for key in reserved if key in values})
+
+    build.__doc__ = builder.__doc__
+    MIXERS.add(name, build, {**entry.parameters, **reserved})
+
+
+def kernel(name: str) -> Callable[[type[Kernel]], type[Kernel]]:
+    """Class decorator: registers a kernel under a name."""
+
+    def decorate(cls: type[Kernel]) -> type[Kernel]:
+        add_kernel(name, cls)
+        return cls
+
+    return decorate

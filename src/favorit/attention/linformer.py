@@ -1,0 +1,87 @@
+"""Linformer: softmax attention over keys and values projected along the token axis.
+
+Shapes: B batch, H heads, N tokens, D head width, K projected rows.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from favorit.attention.mixer import MIXERS, Mixer, full_precision, output_dtype
+from favorit.errors import FavoritError
+from favorit.grids import Grid, interpolate
+from favorit.spec import PositiveInt
+
+
+@MIXERS.register("linformer")
+class Linformer(Mixer):
+    """out = softmax(q (E k)^T / sqrt(D)) (F v), E and F learned (K, N); O(N K D).
+
+    `share=heads` gives all heads one E and one F, `share=kv` one matrix for both, `share=none` two to each head. The
+    prefix tokens are not projected: each keeps a row of its own. A masked key counts as zero before it is projected.
+    """
+
+    def __init__(
+        self,
+        heads: int,
+        tokens: int | None,
+        prefix: int,
+        k: PositiveInt = 32,
+        share: Literal["none", "kv", "heads"] = "none",
+        causal: bool = False,
+    ) -> None:
+        super().__init__()
+        if causal:
+            raise FavoritError("linformer: causal=True is not valid: a projected key mixes all positions; use softmax or a kernel")
+        if tokens is None or tokens <= prefix:
+            raise FavoritError(f"linformer: tokens={tokens} is not valid: it is built for one length, give more than prefix={prefix}")
+        self.prefix = prefix
+        rows = heads if share == "none" else 1
+        self.key_projection = nn.Parameter(_start(rows, k, tokens - prefix))
+        self.value_projection = None if share == "kv" else nn.Parameter(_start(rows, k, tokens - prefix))
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
+        dtype = output_dtype(v)
+        with full_precision(q, k, v) as (q, k, v):
+            k, v = _keep(k, key_mask), _keep(v, key_mask)
+            return F.scaled_dot_product_attention(q, self._project(self._E, k), self._project(self._F, v)).to(dtype)
+
+    def weights(self, q: Tensor, k: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
+        with full_precision(q, k) as (q, k):
+            scores = q @ self._project(self._E, _keep(k, key_mask)).mT / q.shape[-1] ** 0.5
+            everything = torch.eye(k.shape[-2], dtype=q.dtype, device=q.device).expand(*k.shape[:2], -1, -1)
+            return scores.softmax(-1) @ self._project(self._F, _keep(everything, key_mask))
+
+    def resize(self, old: Grid, new: Grid) -> None:
+        ratio = self._E.shape[-1] / torch.Size(new).numel()
+        for projection in (self.key_projection, self.value_projection):
+            if projection is not None:
+                # Rows keep their total weight: each of more tokens counts for less.
+                projection.data = interpolate(projection.data, old, new) * ratio
+
+    @property
+    def _E(self) -> Tensor:  # noqa: N802
+        return self.key_projection
+
+    @property
+    def _F(self) -> Tensor:  # noqa: N802
+        return self.key_projection if self.value_projection is None else self.value_projection
+
+    def _project(self, projection: Tensor, x: Tensor) -> Tensor:
+        first, rest = x[..., : self.prefix, :], x[..., self.prefix :, :]
+        if rest.shape[-2] != projection.shape[-1]:
+            raise FavoritError(f"linformer was built for {projection.shape[-1] + self.prefix} tokens and got {x.shape[-2]}: use resized()")
+        return torch.cat([first, projection.to(x.dtype) @ rest], -2)
+
+
+def _keep(x: Tensor, key_mask: Tensor | None) -> Tensor:
+    return x if key_mask is None else x.masked_fill(~key_mask[:, None, :, None], 0.0)
+
+
+def _start(rows: int, k: int, tokens: int) -> Tensor:
+    """Normal entries of variance 1/N: a projected key is as long as the keys it is made of."""
+    return torch.randn(rows, k, tokens) / tokens**0.5

@@ -1,0 +1,90 @@
+"""Mixers: how tokens exchange information.
+
+Shapes: B batch, H heads, N tokens (Nq queries, Nk keys), D head width.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from favorit import seeds
+from favorit.errors import FavoritError
+from favorit.grids import Grid
+from favorit.spec import Registry, Spec, parse
+
+
+class Mixer(nn.Module, ABC):
+    """out_i = sum_j w_ij v_j, with w a function of the queries and keys.
+
+    `causal` says that query i sees keys 0..i only (counted from the first key, also where Nq != Nk).
+    """
+
+    causal: bool = False
+
+    @abstractmethod
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
+        """(B,H,Nq,D), (B,H,Nk,D), (B,H,Nk,D) -> (B,H,Nq,D). `key_mask` (B,Nk) is true for the keys to keep.
+
+        A query with no key to look at gets zeros.
+        """
+
+    @abstractmethod
+    def weights(self, q: Tensor, k: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
+        """The explicit (B,H,Nq,Nk) matrix in fp32 or better: weights @ v == forward. O(Nq Nk): for pictures and proofs."""
+
+    def resize(self, old: Grid, new: Grid) -> None:
+        """Fits parameters that depend on the token grid to another grid. Most mixers have none."""
+
+
+MIXERS: Registry[Mixer] = Registry("mixer", context=("heads", "head_dim", "tokens", "prefix", "layer", "seed"))
+
+
+def build_mixer(
+    spec: str | Spec,
+    *,
+    heads: int,
+    head_dim: int,
+    tokens: int | None = None,
+    prefix: int = 0,
+    layer: int = 0,
+    seed: int | None = None,
+) -> Mixer:
+    """The mixer that a spec such as `softmax`, `favor(m=128)` or `relu(m=64, causal=True)` names.
+
+    `tokens` counts all keys, `prefix` of them (class tokens) first; only mixers of a fixed length need it. Random features are a
+    function of (seed, layer); without a seed they come from torch's global generator.
+    """
+    for name, value in (("heads", heads), ("head_dim", head_dim)):
+        if value < 1:
+            raise FavoritError(f"{name}={value} is not valid: a mixer needs at least 1")
+    seed = seeds.fresh() if seed is None else seed
+    spec = parse(spec) if isinstance(spec, str) else spec
+    return MIXERS.build(spec, heads=heads, head_dim=head_dim, tokens=tokens, prefix=prefix, layer=layer, seed=seed)
+
+
+def allowed_keys(q: Tensor, k: Tensor, key_mask: Tensor | None, causal: bool) -> Tensor | None:
+    """The boolean mask (broadcastable to (B,H,Nq,Nk)) of keys each query may see; None where all are."""
+    allowed = None if key_mask is None else key_mask[:, None, None, :]
+    if causal:
+        order = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
+        allowed = order if allowed is None else allowed & order
+    return allowed
+
+
+@contextmanager
+def full_precision(*tensors: Tensor) -> Iterator[list[Tensor]]:
+    """The tensors in fp32 or better, with autocast off: sums of many positive features overflow in half precision."""
+    wide = torch.promote_types(tensors[0].dtype, torch.float32)
+    with torch.autocast(tensors[0].device.type, enabled=False):
+        yield [tensor.to(wide) for tensor in tensors]
+
+
+def output_dtype(v: Tensor) -> torch.dtype:
+    """What a mixer returns: the autocast type where one is active, as torch's own attention does, else that of v."""
+    device = v.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else v.dtype

@@ -1,0 +1,107 @@
+"""The family of kernels phi(x) = f(P x) + eps with a scalar function f, which is all that tells them apart.
+
+A new member is one decorated function: its name becomes the kernel's, its keywords become the kernel's parameters.
+Shapes: B batch, H heads, N tokens, D head width, M features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from favorit.attention.kernel import Kernel
+from favorit.attention.linear import add_kernel
+from favorit.attention.random_features import RandomRows
+from favorit.errors import FavoritError
+from favorit.spec import PositiveFloat, PositiveInt, parameters_of
+
+SCALES = {"sqrt": 0.5, "fourth": 0.25}
+
+
+class Pointwise(Kernel):
+    """phi(x) = f(P x / D^s) + eps; O(N M D), or O(N D) with P the identity.
+
+    P is the identity (`m=None`), M random orthogonal rows of length sqrt(D) (`m=128`), or the same rows as the start of learned ones
+    (`learned=True`). `scale` is D^(1/2) (`sqrt`) or, as softmax has it for each of q and k, D^(1/4) (`fourth`).
+    """
+
+    def __init__(
+        self,
+        f: Callable[[Tensor], Tensor],
+        head_dim: int,
+        layer: int,
+        seed: int,
+        m: PositiveInt | None = None,
+        learned: bool = False,
+        eps: PositiveFloat = 1e-3,
+        scale: Literal["sqrt", "fourth"] = "fourth",
+    ) -> None:
+        super().__init__()
+        if learned and m is None:
+            raise FavoritError("learned=True needs m, the number of learned features: write for example m=128, learned=True")
+        self.f, self.eps, self.power = f, eps, SCALES[scale]
+        self.projection: RandomRows | None = None
+        self.learned_rows: nn.Parameter | None = None
+        if m is not None:
+            projection = RandomRows(m, head_dim, layer=layer, seed=seed, norm="regular")
+            if learned:
+                self.learned_rows = nn.Parameter(projection.rows)
+            else:
+                self.projection = projection
+
+    def queries(self, q: Tensor) -> Tensor:
+        x = q * q.shape[-1] ** -self.power
+        rows = self.learned_rows if self.projection is None else self.projection.rows
+        if rows is not None:
+            x = F.linear(x, rows.to(x.dtype))
+        return self.f(x) + self.eps
+
+    def redraw(self, index: int) -> None:
+        if self.projection is not None:
+            self.projection.redraw(index)
+
+
+def pointwise(f: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Registers the kernel f(P x) + eps under f's name. f maps a tensor elementwise to non-negative values."""
+    own = parameters_of(f, ("x",))
+
+    def build(**values: Any) -> Pointwise:
+        of_f = {key: values.pop(key) for key in own if key in values}
+        return Pointwise(partial(f, **of_f), **values)
+
+    build.__doc__ = f.__doc__
+    add_kernel(f.__name__, build, {**parameters_of(Pointwise, ("self", "f")), **own})
+    return f
+
+
+@pointwise
+def relu(x: Tensor) -> Tensor:
+    """f(x) = max(x, 0)."""
+    return F.relu(x)
+
+
+@pointwise
+def elu(x: Tensor, alpha: PositiveFloat = 1.0) -> Tensor:
+    """f(x) = elu(x) + alpha: the ELU, lowered by nothing and raised to start at 0."""
+    return F.elu(x, alpha) + alpha
+
+
+@pointwise
+def gelu(x: Tensor) -> Tensor:
+    """f(x) = gelu(x) - min gelu: the GELU raised by 0.17 to be non-negative."""
+    return F.gelu(x) - GELU_MINIMUM
+
+
+@pointwise
+def exp(x: Tensor, clamp: PositiveFloat = 10.0) -> Tensor:
+    """f(x) = exp(x), x clamped to [-clamp, clamp]."""
+    return torch.exp(x.clamp(-clamp, clamp))
+
+
+# gelu is least where its derivative Phi(x) + x phi(x) is zero, at x = -0.7517915...
+GELU_MINIMUM = -0.16997120747990369

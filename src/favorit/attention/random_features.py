@@ -1,0 +1,64 @@
+"""Random projections: rows w_1..w_M in R^D whose features estimate a kernel.
+
+Shapes: M rows, D head width.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from favorit import seeds
+
+RowNorm = Literal["chi", "regular"]
+
+
+def gaussian_rows(m: int, dim: int, generator: torch.Generator) -> Tensor:
+    """(m, dim) independent standard normal rows."""
+    return torch.randn(m, dim, generator=generator, dtype=torch.float64)
+
+
+def orthogonal_rows(m: int, dim: int, generator: torch.Generator, norm: RowNorm = "chi") -> Tensor:
+    """(m, dim): blocks of dim orthogonal rows, each block Haar-distributed.
+
+    `norm="chi"` gives rows the lengths of normal vectors, so that each row alone is standard normal and estimates stay unbiased;
+    `"regular"` gives all of them sqrt(dim), which is biased.
+    """
+    directions = torch.cat([_haar(dim, generator) for _ in range(-(-m // dim))])[:m]
+    if norm == "regular":
+        return directions * dim**0.5
+    return directions * gaussian_rows(m, dim, generator).norm(dim=-1, keepdim=True)
+
+
+def _haar(dim: int, generator: torch.Generator) -> Tensor:
+    """An orthogonal matrix, uniform over the group: QR alone favours some directions until R's diagonal is made positive."""
+    q, r = torch.linalg.qr(gaussian_rows(dim, dim, generator))
+    return q * torch.where(r.diagonal() < 0, -1.0, 1.0)
+
+
+class RandomRows(nn.Module):
+    """A buffer `rows` (m, dim) that is a function of (seed, layer, index): the same on every device, rank and resumption.
+
+    It is a buffer, so state dictionaries, copies and averages of a model carry the features it was trained with.
+    """
+
+    rows: Tensor
+
+    def __init__(self, m: int, dim: int, *, layer: int, seed: int, orthogonal: bool = True, norm: RowNorm = "chi") -> None:
+        super().__init__()
+        self.layer, self.seed, self.orthogonal, self.norm = layer, seed, orthogonal, norm
+        self.register_buffer("rows", torch.empty(m, dim))
+        self._draw(0)
+
+    def redraw(self, index: int) -> None:
+        """Draw number `index`. Only in training: a model that is evaluated keeps the features it was trained with."""
+        if self.training:
+            self._draw(index)
+
+    def _draw(self, index: int) -> None:
+        source = seeds.generator(self.seed, "features", self.layer, index)
+        m, dim = self.rows.shape
+        drawn = orthogonal_rows(m, dim, source, self.norm) if self.orthogonal else gaussian_rows(m, dim, source)
+        self.rows.copy_(drawn)

@@ -1,0 +1,35 @@
+"""`favorit list`: what each axis offers."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+
+def list_(
+    kind: Annotated[
+        str | None, typer.Argument(help="mixers, kernels, positions, stems, heads, layouts or presets; all without it.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """List the components a model can be made of, with their parameters and defaults.
+
+    Examples: [bold]favorit list[/bold], [bold]favorit list kernels[/bold], [bold]favorit list presets --json[/bold]
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from favorit.catalog import KINDS, list_components, written
+
+    kinds = KINDS if kind is None else (kind,)
+    found = {kind: {name: written(kind, name) for name in list_components(kind)} for kind in kinds}
+    if as_json:
+        typer.echo(json.dumps(found))
+        return
+    for kind, names in found.items():
+        table = Table(title=kind, title_justify="left", title_style="bold", show_header=False, box=None, padding=(0, 2, 0, 0))
+        for name, text in names.items():
+            table.add_row(name, text)
+        Console().print(table, "", markup=False)

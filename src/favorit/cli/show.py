@@ -1,0 +1,55 @@
+"""`favorit show`: a model as a table of layers."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Annotated
+
+import typer
+
+
+def show(
+    preset: Annotated[str, typer.Argument(help="A preset; 'favorit list presets' names them.", metavar="PRESET")],
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="A field to change, as model.key=value. Repeatable.", metavar="FIELD=VALUE")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Show a model: layer, output shape, parameters and FLOPs for one image.
+
+    Examples: [bold]favorit show hybrid[/bold],
+    [bold]favorit show hybrid --set model.layout=performer_first --set "model.performer=relu(m=64)"[/bold]
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from favorit.cli.settings import parse_settings
+    from favorit.model import create_model
+    from favorit.model.summary import summarise
+
+    model = create_model(preset, seed=0, **parse_settings(settings or [], ("model",))["model"])
+    rows = summarise(model)
+    total = {"parameters": sum(row.parameters for row in rows), "flops": sum(row.flops for row in rows)}
+    if as_json:
+        typer.echo(
+            json.dumps(
+                {
+                    "preset": preset,
+                    "config": model.config.model_dump(mode="json"),
+                    "layers": [dataclasses.asdict(row) for row in rows],
+                    **total,
+                }
+            )
+        )
+        return
+    table = Table(title=f"{preset}: {' x '.join(map(str, (model.config.channels, *model.config.image_size)))}", show_footer=True)
+    table.add_column("layer", "total")
+    table.add_column("what")
+    table.add_column("output", justify="right")
+    table.add_column("parameters", f"{total['parameters']:,}", justify="right")
+    table.add_column("MFLOPs", f"{total['flops'] / 1e6:,.2f}", justify="right")
+    for row in rows:
+        shape = " x ".join(map(str, row.shape))
+        table.add_row(row.layer, row.kind, shape, f"{row.parameters:,}", f"{row.flops / 1e6:,.2f}")
+    Console().print(table, markup=False)

@@ -1,0 +1,98 @@
+"""Configurations: frozen data with no unknown keys, and the identifier that is a function of what they mean.
+
+They stop at the builders: modules take plain keyword arguments. What a text field names is checked where it is built; here is what
+arithmetic alone can tell.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
+
+from favorit.errors import FavoritError, unknown
+from favorit.spec import NonNegativeInt, PositiveInt, Probability
+
+Self = TypeVar("Self", bound="Config")
+
+
+class Config(BaseModel):
+    """A frozen configuration whose mistakes read as one line."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+    def __init__(self, **values: Any) -> None:
+        known = type(self).model_fields
+        for name in values:
+            if name not in known:
+                raise unknown(f"field of {type(self).__name__}", name, known)
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise FavoritError("; ".join(_sentence(problem) for problem in error.errors())) from None
+
+    def replace(self: Self, **changes: Any) -> Self:
+        """The same configuration with some fields changed, checked anew."""
+        return type(self)(**{**{name: getattr(self, name) for name in self.model_fields_set}, **changes})
+
+    def changed(self) -> dict[str, Any]:
+        """The fields that differ from their defaults, as JSON data: a new field with a default changes no old identifier."""
+        return self.model_dump(mode="json", exclude_defaults=True)
+
+
+def _sentence(problem: Any) -> str:
+    place = ".".join(str(part) for part in problem["loc"] if isinstance(part, str) and part.isidentifier())
+    message = problem["msg"].removeprefix("Value error, ")
+    return f"{place}={problem['input']!r} is not valid: {message.lower()}" if place else message
+
+
+def _size(value: Any) -> Any:
+    return (value, value) if isinstance(value, int) else value
+
+
+ImageSize = Annotated[tuple[PositiveInt, PositiveInt], BeforeValidator(_size)]
+
+
+class ModelConfig(Config):
+    """A point in the product of the axes: stem, layout of mixers, position, block, head.
+
+    Text fields are specs (`favorit list` names what there is). `performer` is the mixer that named layouts put beside softmax; `head_dim`
+    None means dim / heads; `mlp_dim` 0 leaves the feed-forward network out.
+    """
+
+    image_size: ImageSize = (32, 32)
+    channels: PositiveInt = 3
+    classes: PositiveInt = 10
+    stem: str = "patch(4)"
+    dim: PositiveInt = 64
+    depth: PositiveInt = 4
+    heads: PositiveInt = 4
+    head_dim: PositiveInt | None = None
+    mlp_dim: NonNegativeInt = 128
+    layout: str = "all_standard"
+    performer: str = "favor(m=128)"
+    position: str = "learned"
+    head: str = "cls"
+    norm: Literal["pre", "post", "double", "double_inner"] = "pre"
+    act: Literal["gelu", "relu", "elu", "silu"] = "gelu"
+    dropout: Probability = 0.0
+    emb_dropout: Probability = 0.0
+    drop_path: Probability = 0.0
+    qkv_bias: bool = True
+    out_bias: bool = True
+    qk_norm: bool = False
+    local: str | None = None
+
+    @model_validator(mode="after")
+    def _heads_fit(self) -> ModelConfig:
+        if self.head_dim is None and self.dim % self.heads:
+            raise ValueError(f"heads={self.heads} does not divide dim={self.dim}: choose heads that do, or give head_dim")
+        return self
+
+
+def identify(meaning: Any) -> str:
+    """16 hex digits of sha256 over canonical JSON."""
+    text = json.dumps(meaning, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

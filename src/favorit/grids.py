@@ -1,0 +1,30 @@
+"""Token grids: where each token lies, and values on one grid read at another.
+
+A grid is a tuple of axis lengths, rows before columns; tokens run through it in row-major order.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+Grid = tuple[int, ...]
+
+MODES = {1: "linear", 2: "bicubic", 3: "trilinear"}
+
+
+def coordinates(grid: Grid, device: torch.device | None = None) -> Tensor:
+    """(N, axes): the integer place of each token, in row-major order."""
+    axes = [torch.arange(length, device=device) for length in grid]
+    return torch.stack(torch.meshgrid(*axes, indexing="ij"), -1).reshape(math.prod(grid), len(grid))
+
+
+def interpolate(values: Tensor, old: Grid, new: Grid) -> Tensor:
+    """(..., prod(old)) -> (..., prod(new)), smoothly; the identity where the grids are equal."""
+    if old == new:
+        return values
+    flat = values.reshape(1, -1, *old)
+    return F.interpolate(flat, size=new, mode=MODES[len(old)], align_corners=False).reshape(*values.shape[:-1], math.prod(new))

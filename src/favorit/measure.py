@@ -1,0 +1,97 @@
+"""Measuring: time, memory, FLOPs, parameters, and the machine they were measured on."""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of one call: the median of repetitions, and the quartiles around it."""
+
+    median: float
+    low: float
+    high: float
+    repeats: int
+
+
+def time_interleaved(calls: Mapping[str, Callable[[], Any]], repeats: int = 11, warmup: int = 2) -> dict[str, Timing]:
+    """Times several calls in turn, a b c a b c ..., so that whatever slows the machine slows them alike."""
+    seconds: dict[str, list[float]] = {name: [] for name in calls}
+    for turn in range(-warmup, repeats):
+        for name, call in calls.items():
+            start = time.perf_counter()
+            call()
+            elapsed = time.perf_counter() - start
+            if turn >= 0:
+                seconds[name].append(elapsed)
+    return {name: _timing(values) for name, values in seconds.items()}
+
+
+def _timing(values: list[float]) -> Timing:
+    low, median, high = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3
+    return Timing(median, low, high, len(values))
+
+
+def parameters(module: nn.Module) -> int:
+    """How many numbers training changes."""
+    return sum(p.numel() for p in module.parameters() if p.requires_grad)
+
+
+def flops(module: nn.Module, *inputs: Any) -> dict[str, int]:
+    """Multiplications and additions of matrix products and convolutions in one forward call, by module path ('' is the whole)."""
+    with FlopCounterMode(display=False, custom_mapping=_ATTENTION) as counter, torch.no_grad():
+        module(*inputs)
+    root = type(module).__name__
+    counts = {path: sum(ops.values()) for path, ops in counter.get_flop_counts().items()}
+    found = {path.removeprefix(root).lstrip("."): count for path, count in counts.items() if path.split(".")[0] == root}
+    return {**found, "": counter.get_total_flops()}
+
+
+def _attention_flops(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...], *args: Any, **kwargs: Any) -> int:
+    return 2 * math.prod(q[:-1]) * k[-2] * (q[-1] + v[-1])
+
+
+# torch counts its fused attention on CUDA only; on CPU it is a kernel of its own.
+_ATTENTION = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default: _attention_flops}
+
+
+def peak_memory() -> int:
+    """The largest resident size of this process so far, in bytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def fingerprint() -> dict[str, Any]:
+    """The hardware, threads and versions that a time belongs to."""
+    return {
+        "machine": platform.machine(),
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "accelerator": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "system": platform.system(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo") as lines:
+            return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor()

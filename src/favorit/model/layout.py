@@ -1,0 +1,46 @@
+"""Layouts: which mixer each layer uses.
+
+A layout is a name below, or a pattern such as `relu(m=64)|softmax` that is tiled over the depth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from favorit.attention import MIXERS
+from favorit.errors import FavoritError, unknown
+from favorit.spec import Spec, parse, parse_pattern
+
+STANDARD = Spec("softmax")
+
+# Half of an odd depth is rounded down, as in the report that named these layouts: its first half is the first floor(depth / 2) layers.
+LAYOUTS: dict[str, Callable[[Spec, int], list[Spec]]] = {
+    "all_standard": lambda performer, depth: [STANDARD] * depth,
+    "all_performer": lambda performer, depth: [performer] * depth,
+    "intertwined": lambda performer, depth: [STANDARD if layer % 2 else performer for layer in range(depth)],
+    "performer_first": lambda performer, depth: [performer] * (depth // 2) + [STANDARD] * (depth - depth // 2),
+    "standard_first": lambda performer, depth: [STANDARD] * (depth // 2) + [performer] * (depth - depth // 2),
+}
+
+
+def layers(layout: str, performer: str, depth: int) -> list[Spec]:
+    """One mixer for each layer, as canonical specs: names exist, parameters are valid, defaults are left out."""
+    name, beside = layout.strip(), canonical(parse(performer))
+    if name in LAYOUTS:
+        return LAYOUTS[name](beside, depth)
+    pattern = parse_pattern(layout)
+    for spec in pattern:
+        if spec.name not in MIXERS:
+            raise unknown("layout or mixer", spec.name, [*LAYOUTS, *MIXERS])
+    if depth % len(pattern):
+        raise FavoritError(
+            f"layout={layout!r} does not fit depth={depth}: it has {len(pattern)} layers, the depth must be a multiple of that"
+        )
+    return [canonical(spec) for spec in pattern * (depth // len(pattern))]
+
+
+def canonical(spec: Spec) -> Spec:
+    """The spec with parameters named, in the order of the signature, and without those that equal their default."""
+    entry = MIXERS[spec.name]
+    values = entry.resolve(spec)
+    return Spec(spec.name, (), {key: values[key] for key, p in entry.parameters.items() if key in values and values[key] != p.default})

@@ -1,0 +1,168 @@
+"""Stems: pixels to tokens.
+
+Shapes: B batch, K image channels, N tokens, C model width.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field
+from torch import Tensor, nn
+
+from favorit.errors import FavoritError
+from favorit.grids import Grid
+from favorit.model.activation import Activation, activation
+from favorit.spec import PositiveInt, Probability, Registry
+
+Channels = Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
+PatchSize = Annotated[tuple[PositiveInt, PositiveInt], BeforeValidator(lambda size: (size, size) if isinstance(size, int) else size)]
+
+
+class Stem(nn.Module, ABC):
+    """(B,K,rows,columns) -> tokens (B,N,C) on a grid."""
+
+    @abstractmethod
+    def grid(self, image_size: Grid) -> Grid:
+        """The token grid of an image; an error where the image does not fit."""
+
+    @abstractmethod
+    def embed(self, images: Tensor) -> Tensor:
+        """The tokens, in row-major order of the grid."""
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Grid]:
+        """Tokens and their grid."""
+        return self.embed(images), self.grid(tuple(images.shape[-2:]))
+
+
+STEMS: Registry[Stem] = Registry("stem", context=("image_channels", "dim", "image_size"))
+
+
+@STEMS.register("patch")
+class Patch(Stem):
+    """One linear map of each size x size patch: a strided convolution. `crop` drops a remainder at the lower right."""
+
+    def __init__(self, image_channels: int, dim: int, size: PatchSize = (4, 4), crop: bool = False) -> None:
+        super().__init__()
+        self.size, self.crop = size, crop
+        self.projection = nn.Conv2d(image_channels, dim, size, stride=size)
+
+    def grid(self, image_size: Grid) -> Grid:
+        rows, columns = (length // side for length, side in zip(image_size, self.size, strict=True))
+        exact = (rows * self.size[0], columns * self.size[1]) == image_size
+        if not (rows and columns and (exact or self.crop)):
+            raise FavoritError(
+                f"stem: patch size {self.size} does not divide the image {image_size}: choose a divisor, another image_size, or crop=True"
+            )
+        return rows, columns
+
+    def embed(self, images: Tensor) -> Tensor:
+        return self.projection(images).flatten(2).mT
+
+
+@STEMS.register("conv")
+class Conv(Stem):
+    """3x3 convolutions with batch norm and activation, then 2x2 max pooling (after the last, or after each); the grid stays as tokens.
+
+    With `tokens=1` everything is flattened into a single token through a fully connected layer of `width` (the model's dim by default) with
+    activation and dropout, as one reproduced system has it: attention then has nothing to attend to.
+    """
+
+    def __init__(
+        self,
+        image_channels: int,
+        dim: int,
+        image_size: Grid,
+        channels: Channels = (64, 128, 256),
+        act: Activation = "relu",
+        pool: Annotated[str, Field(pattern="^(last|each)$")] = "last",
+        tokens: Annotated[int, Field(ge=1, le=1)] | None = None,
+        width: PositiveInt | None = None,
+        dropout: Probability = 0.0,
+    ) -> None:
+        super().__init__()
+        self.halvings = len(channels) if pool == "each" else 1
+        self.single = tokens is not None
+        layers: list[nn.Module] = []
+        for index, (before, after) in enumerate(zip((image_channels, *channels), channels, strict=False)):
+            layers += [nn.Conv2d(before, after, 3, padding=1, bias=False), nn.BatchNorm2d(after), activation(act)]
+            if pool == "each" or index == len(channels) - 1:
+                layers.append(nn.MaxPool2d(2))
+        self.layers = nn.Sequential(*layers)
+        area = math.prod(self._feature_map(image_size))
+        self.projection: nn.Module
+        if self.single:
+            hidden = width or dim
+            last = nn.Identity() if hidden == dim else nn.Linear(hidden, dim)
+            self.projection = nn.Sequential(nn.Linear(channels[-1] * area, hidden), activation(act), nn.Dropout(dropout), last)
+        elif width is not None:
+            raise FavoritError(
+                f"stem: width={width} is not valid without tokens=1: it is the width of the layer that makes the single token"
+            )
+        else:
+            self.projection = nn.Sequential(nn.Linear(channels[-1], dim), nn.Dropout(dropout))
+
+    def grid(self, image_size: Grid) -> Grid:
+        feature_map = self._feature_map(image_size)
+        return (1, 1) if self.single else feature_map
+
+    def embed(self, images: Tensor) -> Tensor:
+        features = self.layers(images)
+        return self.projection(features.flatten(1)[:, None] if self.single else features.flatten(2).mT)
+
+    def _feature_map(self, image_size: Grid) -> Grid:
+        rows, columns = (length >> self.halvings for length in image_size)
+        if not (rows and columns):
+            raise FavoritError(
+                f"stem: the image {image_size} is too small to be halved {self.halvings} times: fewer channels, or pool=last"
+            )
+        return rows, columns
+
+
+class Residual(nn.Module):
+    """x -> act(norm(conv(act(norm(conv(x))))) + shortcut(x)), the first convolution strided."""
+
+    def __init__(self, before: int, after: int, stride: int, act: Activation) -> None:
+        super().__init__()
+        self.branch = nn.Sequential(
+            nn.Conv2d(before, after, 3, stride=stride, padding=1, bias=False),
+            nn.BatchNorm2d(after),
+            activation(act),
+            nn.Conv2d(after, after, 3, padding=1, bias=False),
+            nn.BatchNorm2d(after),
+        )
+        same = before == after and stride == 1
+        self.shortcut = nn.Identity() if same else nn.Conv2d(before, after, 1, stride=stride, bias=False)
+        self.act = activation(act)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.act(self.branch(x) + self.shortcut(x))
+
+
+@STEMS.register("resnet")
+class ResNet(Stem):
+    """A small residual network: stages of `blocks` residual blocks, each stage halving the image; the grid stays as tokens."""
+
+    def __init__(
+        self, image_channels: int, dim: int, channels: Channels = (64, 128), blocks: PositiveInt = 1, act: Activation = "relu"
+    ) -> None:
+        super().__init__()
+        self.halvings = len(channels)
+        layers: list[nn.Module] = [
+            nn.Conv2d(image_channels, channels[0], 3, padding=1, bias=False),
+            nn.BatchNorm2d(channels[0]),
+            activation(act),
+        ]
+        for before, after in zip((channels[0], *channels), channels, strict=False):
+            layers += [Residual(before if first else after, after, 2 if first else 1, act) for first in [True] + [False] * (blocks - 1)]
+        self.layers = nn.Sequential(*layers)
+        self.projection = nn.Linear(channels[-1], dim)
+
+    def grid(self, image_size: Grid) -> Grid:
+        rows, columns = (-(-length // 2**self.halvings) for length in image_size)
+        return rows, columns
+
+    def embed(self, images: Tensor) -> Tensor:
+        return self.projection(self.layers(images).flatten(2).mT)

@@ -1,0 +1,144 @@
+"""The Vision Transformer that every configuration builds.
+
+Shapes: B batch, K image channels, N tokens, C model width.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from favorit import seeds
+from favorit.attention import Attention, Kernel, build_mixer
+from favorit.config import ModelConfig
+from favorit.errors import FavoritError
+from favorit.grids import Grid
+from favorit.model.block import Block
+from favorit.model.head import HEADS
+from favorit.model.layout import layers
+from favorit.model.presets import preset
+from favorit.model.stem import STEMS
+from favorit.position import Absolute, Relative, build_position
+
+
+class ViT(nn.Module):
+    """Images (B,K,rows,columns) -> logits (B,classes): stem, class token, absolute position, blocks, head.
+
+    `config` is what it was built from. Images of another size pass where stem, mixers and head allow it; `resized` makes that permanent.
+    """
+
+    def __init__(self, config: ModelConfig, seed: int) -> None:
+        super().__init__()
+        self.config = config
+        mixers = layers(config.layout, config.performer, config.depth)
+        self.stem = STEMS.build(config.stem, image_channels=config.channels, dim=config.dim, image_size=config.image_size)
+        grid = self.stem.grid(config.image_size)
+        tokens = grid[0] * grid[1]
+        self.head = HEADS.build(config.head, dim=config.dim, classes=config.classes, tokens=tokens, dropout=config.dropout)
+        prefix = self.head.prefix
+        self.class_token = nn.Parameter(torch.empty(prefix, config.dim)) if prefix else None
+        head_dim = config.head_dim or config.dim // config.heads
+        place: dict[str, Any] = dict(dim=config.dim, heads=config.heads, head_dim=head_dim, grid=grid, prefix=prefix, seed=seed)
+        self.position = build_position(config.position, **place, only=Absolute)
+        self.dropout = nn.Dropout(config.emb_dropout)
+        self.blocks = nn.ModuleList()
+        for layer, spec in enumerate(mixers):
+            mixer = build_mixer(spec, heads=config.heads, head_dim=head_dim, tokens=prefix + tokens, prefix=prefix, layer=layer, seed=seed)
+            attention = Attention(
+                config.dim,
+                config.heads,
+                mixer,
+                build_position(config.position, **place, layer=layer, only=Relative),
+                config.head_dim,
+                config.qkv_bias,
+                config.out_bias,
+                config.qk_norm,
+                config.local,
+                prefix=prefix,
+            )
+            # Stochastic depth grows from 0 in the first layer to its full rate in the last.
+            drop_path = config.drop_path * layer / max(config.depth - 1, 1)
+            self.blocks.append(Block(attention, config.dim, config.mlp_dim, config.norm, config.act, config.dropout, drop_path))
+        if prefix + tokens == 1:
+            warnings.warn(
+                f"stem {config.stem!r} makes a single token: attention has nothing to attend to, and every mixer is the same",
+                stacklevel=3,
+            )
+        initialise(self)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.features(images))
+
+    def features(self, images: Tensor) -> Tensor:
+        """(B, prefix + N, C): the tokens after the last block."""
+        x, grid = self.stem(images)
+        prefix = self.head.prefix
+        if self.class_token is not None:
+            x = torch.cat([self.class_token.to(x.dtype).expand(x.shape[0], -1, -1), x], 1)
+        x = self.dropout(self.position.tokens(x, grid, prefix))
+        for block in self.blocks:
+            x = block(x, grid, prefix)
+        return x
+
+    def resized(self, image_size: int | Grid) -> ViT:
+        """A copy for another image size: what is as large as the token grid is interpolated."""
+        old = self.stem.grid(self.config.image_size)
+        model = copy.deepcopy(self)
+        model.config = self.config.replace(image_size=image_size)
+        new = model.stem.grid(model.config.image_size)
+        model.position.resize(new)
+        for module in model.modules():
+            if isinstance(module, Attention):
+                module.position.resize(new)
+                module.mixer.resize(old, new)
+        return model
+
+    def redraw(self, index: int) -> None:
+        """Draws the random features of all layers anew; does nothing in evaluation mode."""
+        for module in self.modules():
+            if isinstance(module, Kernel):
+                module.redraw(index)
+
+
+def initialise(model: nn.Module) -> None:
+    """Starts the weights of a whole model.
+
+    | what                                     | start                                             |
+    |------------------------------------------|---------------------------------------------------|
+    | linear layers, the patch projection      | Xavier uniform, biases 0                          |
+    | convolutions of stems                    | Kaiming normal (fan out)                          |
+    | class token                              | normal, 0.02                                      |
+    | position tables, gates, random features,  | as their class says; layer norms at 1 and 0       |
+    | linformer and kernel projections         |                                                   |
+    """
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.xavier_uniform_(module.weight)
+        elif isinstance(module, nn.Conv2d) and module.kernel_size == module.stride:
+            nn.init.xavier_uniform_(module.weight.view(module.out_channels, -1))
+        elif isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out")
+        else:
+            continue
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
+    class_token = getattr(model, "class_token", None)
+    if class_token is not None:
+        nn.init.normal_(class_token, std=0.02)
+
+
+def create_model(preset_or_config: str | ModelConfig, *, seed: int | None = None, **overrides: Any) -> ViT:
+    """The model of a preset or configuration, with some fields changed: `create_model("hybrid", layout="performer_first")`.
+
+    The same seed gives the same model; without one it comes from torch's global generator, so that `torch.manual_seed` governs it.
+    """
+    config = preset(preset_or_config) if isinstance(preset_or_config, str) else preset_or_config
+    if not isinstance(config, ModelConfig):
+        raise FavoritError(f"create_model takes the name of a preset or a ModelConfig, not {type(config).__name__}")
+    seed = seeds.fresh() if seed is None else seed
+    with seeds.global_stream(seed, "init"):
+        return ViT(config.replace(**overrides), seed)

@@ -1,0 +1,79 @@
+"""Gates: queries and keys multiplied by a positive factor that depends on the place; linear in N for any mixer.
+
+    x <- x * exp(scale[place])         scale starts at 0: a gate starts as the identity
+
+Shapes: B batch, H heads, N tokens, D head width, R Fourier features.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+
+import torch
+from torch import Tensor, nn
+
+from favorit import seeds
+from favorit.grids import Grid, coordinates, interpolate
+from favorit.position.base import POSITIONS, Relative
+from favorit.spec import PositiveInt
+
+
+class Gate(Relative):
+    """Abstract: a scale for each place, for queries and keys apart. Prefix tokens pass unchanged."""
+
+    @abstractmethod
+    def scales(self, grid: Grid) -> Tensor:
+        """(2, H, N, D): the exponents for q and for k."""
+
+    def qk(self, q: Tensor, k: Tensor, grid: Grid, prefix: int) -> tuple[Tensor, Tensor]:
+        gate_q, gate_k = torch.exp(self.scales(grid)).to(q.dtype)
+        return _apply(q, gate_q, prefix), _apply(k, gate_k, prefix)
+
+
+def _apply(x: Tensor, gate: Tensor, prefix: int) -> Tensor:
+    gated = x[..., prefix:, :] * gate
+    return torch.cat([x[..., :prefix, :], gated], -2) if prefix else gated
+
+
+@POSITIONS.register("irpe_gate")
+class IrpeGate(Gate):
+    """scale[i, j] = row[i] + column[j], learned embeddings per head; interpolated along each axis to the grid it meets."""
+
+    def __init__(self, heads: int, head_dim: int, grid: Grid) -> None:
+        super().__init__()
+        self.axes = nn.ParameterList(nn.Parameter(torch.zeros(2, heads, head_dim, length)) for length in grid)
+
+    def scales(self, grid: Grid) -> Tensor:
+        places = coordinates(grid, self.axes[0].device)
+        along = [_at(table, length)[..., places[:, axis]] for axis, (table, length) in enumerate(zip(self.axes, grid, strict=True))]
+        return torch.stack(along).sum(0).mT
+
+    def resize(self, grid: Grid) -> None:
+        for axis, length in enumerate(grid):
+            self.axes[axis] = nn.Parameter(_at(self.axes[axis], length).detach().clone())
+
+
+def _at(table: Tensor, length: int) -> Tensor:
+    return interpolate(table, (table.shape[-1],), (length,))
+
+
+@POSITIONS.register("string_gate")
+class StringGate(Gate):
+    """scale = P cos(2 pi F place + phase), R learned frequencies F and phases, P learned from 0 on.
+
+    Places run from 0 to 1 along each axis, so that the gate means the same at another resolution.
+    """
+
+    def __init__(self, heads: int, head_dim: int, grid: Grid, layer: int, seed: int, features: PositiveInt = 16) -> None:
+        super().__init__()
+        source = seeds.generator(seed, "string_gate", layer)
+        self.frequencies = nn.Parameter(2 * torch.randn(features, len(grid), generator=source))
+        self.phases = nn.Parameter(2 * math.pi * torch.rand(features, generator=source))
+        self.projection = nn.Parameter(torch.zeros(2, heads, features, head_dim))
+
+    def scales(self, grid: Grid) -> Tensor:
+        lengths = torch.tensor(grid, device=self.phases.device)
+        places = (coordinates(grid, self.phases.device) + 0.5) / lengths
+        waves = torch.cos(2 * math.pi * places.to(self.phases.dtype) @ self.frequencies.mT + self.phases)
+        return waves @ self.projection

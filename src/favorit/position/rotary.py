@@ -1,0 +1,43 @@
+"""Rotary positions on a 2D grid.
+
+Shapes: B batch, H heads, N tokens, D head width.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from favorit.errors import FavoritError
+from favorit.grids import Grid, coordinates
+from favorit.position.base import POSITIONS, Relative
+from favorit.spec import PositiveFloat
+
+
+@POSITIONS.register("rope2d")
+class Rope2d(Relative):
+    """Pairs of features rotate by row w_i (first half of D) and column w_i (second half), w_i = base^(-i / (D/4)).
+
+    <q_m, k_n> then depends on the offset m - n only: exactly for softmax attention and in expectation for favor. For other kernels the
+    features of a rotated vector do not depend on the offset alone. `base` 100 fits grids of tens of tokens.
+    """
+
+    def __init__(self, head_dim: int, base: PositiveFloat = 100.0) -> None:
+        super().__init__()
+        if head_dim % 4:
+            raise FavoritError(f"rope2d: head width {head_dim} is not valid: two axes of rotated pairs need a width divisible by 4")
+        self.base = base
+
+    def qk(self, q: Tensor, k: Tensor, grid: Grid, prefix: int) -> tuple[Tensor, Tensor]:
+        quarter = q.shape[-1] // 4
+        frequencies = self.base ** -(torch.arange(quarter, device=q.device, dtype=torch.float32) / quarter)
+        angles = (coordinates(grid, q.device)[:, :, None] * frequencies).flatten(1)
+        cos, sin = angles.cos().to(q.dtype), angles.sin().to(q.dtype)
+        return _rotate(q, cos, sin, prefix), _rotate(k, cos, sin, prefix)
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor, prefix: int) -> Tensor:
+    first, rest = x[..., :prefix, :], x[..., prefix:, :]
+    even, odd = rest.unflatten(-1, (-1, 2)).unbind(-1)
+    turned = torch.stack([even * cos - odd * sin, even * sin + odd * cos], -1).flatten(-2)
+    return torch.cat([first, turned], -2) if prefix else turned

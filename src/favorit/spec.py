@@ -1,0 +1,235 @@
+"""Text specs and registries: `favor(m=128, features=hyperbolic)` becomes a checked call of a registered builder.
+
+Grammar, all of it a subset of Python expressions read by `ast`:
+
+    component   name | name(value, key=value, ...)     values are literals; bare words are strings
+    sum         component + component + ...            positions:  learned+rope2d
+    pattern     component*n | component | ...          layouts:    relu(m=64)*3|softmax*3
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Generic, TypeVar, get_type_hints
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+
+from favorit.errors import FavoritError, unknown
+
+T = TypeVar("T")
+
+PositiveInt = Annotated[int, Field(ge=1, strict=True)]
+NonNegativeInt = Annotated[int, Field(ge=0, strict=True)]
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Probability = Annotated[float, Field(ge=0, lt=1)]
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One component as written: a name and the values given for its parameters."""
+
+    name: str
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        values = [_written(value) for value in self.args]
+        values += [f"{key}={_written(value)}" for key, value in self.kwargs.items()]
+        return f"{self.name}({', '.join(values)})" if values else self.name
+
+
+def parse(text: str) -> Spec:
+    """`name(key=value)` -> Spec."""
+    return _component(_expression(text), text)
+
+
+def parse_sum(text: str) -> list[Spec]:
+    """`a + b(c=1)` -> the specs in order."""
+
+    def terms(node: ast.expr) -> Iterator[ast.expr]:
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+            yield from terms(node.left)
+            yield from terms(node.right)
+        else:
+            yield node
+
+    return [_component(node, text) for node in terms(_expression(text))]
+
+
+def parse_pattern(text: str) -> list[Spec]:
+    """`a*2|b` -> [a, a, b]."""
+
+    def parts(node: ast.expr) -> Iterator[Spec]:
+        match node:
+            case ast.BinOp(left=left, op=ast.BitOr(), right=right):
+                yield from parts(left)
+                yield from parts(right)
+            case ast.BinOp(left=left, op=ast.Mult(), right=ast.Constant(value=int(count))) if count >= 1:
+                yield from list(parts(left)) * count
+            case _:
+                yield _component(node, text)
+
+    return list(parts(_expression(text)))
+
+
+def literal(text: str) -> Any:
+    """A value as a user types it: a Python literal where it is one, the bare text otherwise."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def _expression(text: str) -> ast.expr:
+    if not isinstance(text, str):
+        raise FavoritError(f"a spec is text such as 'relu(m=64)', not {text!r}")
+    try:
+        return ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise FavoritError(f"cannot read the spec {text!r}: write name or name(key=value, ...)") from None
+
+
+def _component(node: ast.expr, text: str) -> Spec:
+    match node:
+        case ast.Name(id=name):
+            return Spec(name)
+        case ast.Constant(value=None):  # the word `None`; `none` is an ordinary name
+            return Spec("none")
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords):
+            if any(keyword.arg is None for keyword in keywords):
+                raise FavoritError(f"cannot read the spec {text!r}: ** is not allowed")
+            named = {str(keyword.arg): _value(keyword.value, text) for keyword in keywords}
+            return Spec(name, tuple(_value(arg, text) for arg in args), named)
+    raise FavoritError(f"cannot read {ast.unparse(node)!r} in the spec {text!r}: write name or name(key=value, ...)")
+
+
+def _value(node: ast.expr, text: str) -> Any:
+    if isinstance(node, ast.Name):
+        return node.id
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        raise FavoritError(f"cannot read the value {ast.unparse(node)!r} in the spec {text!r}: a literal or one word") from None
+
+
+def _written(value: Any) -> str:
+    """The text that `_value` reads back as the same value."""
+    plain = isinstance(value, str) and value.isidentifier() and value not in ("True", "False", "None")
+    return value if plain else repr(value)
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """What a user may set on a component: its type (with pydantic bounds) and its default."""
+
+    annotation: Any
+    default: Any = inspect.Parameter.empty
+
+    def check(self, owner: str, name: str, value: Any) -> Any:
+        config = None if hasattr(self.annotation, "model_config") else ConfigDict(arbitrary_types_allowed=True)
+        try:
+            return TypeAdapter(self.annotation, config=config).validate_python(value)
+        except ValidationError as error:
+            reasons = "; ".join(sorted({problem["msg"].lower() for problem in error.errors()}))
+            raise FavoritError(f"{owner}: {name}={_written(value)} is not valid: {reasons}") from None
+
+
+def parameters_of(function: Callable[..., Any], leave_out: Iterable[str] = ()) -> dict[str, Parameter]:
+    """The named parameters of a function or of a class's constructor, in order."""
+    hints = get_type_hints(function.__init__ if isinstance(function, type) else function, include_extras=True)
+    named = inspect.signature(function).parameters.values()
+    keep = [p for p in named if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL) and p.name not in set(leave_out)]
+    return {p.name: Parameter(hints.get(p.name, Any), p.default) for p in keep}
+
+
+@dataclass(frozen=True)
+class Entry(Generic[T]):
+    """A registered variant. `rest` names the parameter that takes any number of positional values, as in `mlp(2048, 1024)`."""
+
+    name: str
+    builder: Callable[..., T]
+    parameters: Mapping[str, Parameter]
+    context: frozenset[str]
+    rest: str | None = None
+
+    @property
+    def summary(self) -> str:
+        """The first line of the builder's docstring."""
+        return (inspect.getdoc(self.builder) or "").partition("\n")[0]
+
+    def resolve(self, spec: Spec) -> dict[str, Any]:
+        """The keyword arguments that a spec stands for, each checked against its type."""
+        values: dict[str, Any] = {}
+        if self.rest and spec.args:
+            values[self.rest] = spec.args
+        elif len(spec.args) > len(self.parameters):
+            raise FavoritError(f"{spec}: {self.name} takes at most {len(self.parameters)} values: {self.signature}")
+        else:
+            values.update(zip(self.parameters, spec.args, strict=False))
+        for key, value in spec.kwargs.items():
+            if key not in self.parameters:
+                raise unknown(f"parameter of {self.name}", key, self.parameters)
+            if key in values:
+                raise FavoritError(f"{spec}: {key} is given twice")
+            values[key] = value
+        return {key: self.parameters[key].check(self.name, key, value) for key, value in values.items()}
+
+    @property
+    def signature(self) -> str:
+        """The call with its defaults, as text."""
+        shown = (f"{key}={_written(p.default)}" for key, p in self.parameters.items())
+        return f"{self.name}({', '.join(shown)})"
+
+
+class Registry(Generic[T]):
+    """The variants of one noun by name.
+
+    A builder's keywords are of two sorts: those named in `context` come from the surrounding model (the head width, the layer's
+    number) and are passed to the builders that ask for them; all others are what a user may write in a spec.
+    """
+
+    def __init__(self, noun: str, context: Iterable[str] = ()) -> None:
+        self.noun = noun
+        self.context = frozenset(context)
+        self._entries: dict[str, Entry[T]] = {}
+
+    def add(self, name: str, builder: Callable[..., T], parameters: Mapping[str, Parameter] | None = None, rest: str | None = None) -> None:
+        """Registers a builder. `parameters` replaces what its signature says, where the signature is `**values`."""
+        if name in self._entries:
+            raise FavoritError(f"the {self.noun} {name!r} is registered twice")
+        own = parameters_of(builder, ("self",))
+        user = {key: p for key, p in (parameters or own).items() if key not in self.context}
+        takes_all = parameters is not None
+        asked = self.context if takes_all else self.context & own.keys()
+        self._entries[name] = Entry(name, builder, user, frozenset(asked), rest)
+
+    def register(self, name: str, rest: str | None = None) -> Callable[[Callable[..., T]], Callable[..., T]]:
+        """The decorator form of `add`."""
+
+        def decorate(builder: Callable[..., T]) -> Callable[..., T]:
+            self.add(name, builder, rest=rest)
+            return builder
+
+        return decorate
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
+    def __getitem__(self, name: str) -> Entry[T]:
+        if name not in self._entries:
+            raise unknown(self.noun, name, self._entries)
+        return self._entries[name]
+
+    def build(self, spec: str | Spec, **context: Any) -> T:
+        """The component that a spec names, with the context it asks for."""
+        if not isinstance(spec, Spec):
+            spec = parse(spec)
+        entry = self[spec.name]
+        values = entry.resolve(spec)
+        return entry.builder(**values, **{key: value for key, value in context.items() if key in entry.context})
