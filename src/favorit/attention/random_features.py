@@ -26,16 +26,16 @@ def orthogonal_rows(m: int, dim: int, generator: torch.Generator, norm: RowNorm 
     `norm="chi"` gives rows the lengths of normal vectors, so that each row alone is standard normal and estimates stay unbiased;
     `"regular"` gives all of them sqrt(dim), which is biased.
     """
-    directions = torch.cat([_haar(dim, generator) for _ in range(-(-m // dim))])[:m]
+    directions = _haar(-(-m // dim), dim, generator).reshape(-1, dim)[:m]
     if norm == "regular":
         return directions * dim**0.5
     return directions * gaussian_rows(m, dim, generator).norm(dim=-1, keepdim=True)
 
 
-def _haar(dim: int, generator: torch.Generator) -> Tensor:
-    """An orthogonal matrix, uniform over the group: QR alone favours some directions until R's diagonal is made positive."""
-    q, r = torch.linalg.qr(gaussian_rows(dim, dim, generator))
-    return q * torch.where(r.diagonal() < 0, -1.0, 1.0)
+def _haar(count: int, dim: int, generator: torch.Generator) -> Tensor:
+    """(count, dim, dim) orthogonal matrices, uniform over the group: QR alone favours some directions until R's diagonal is positive."""
+    q, r = torch.linalg.qr(torch.randn(count, dim, dim, generator=generator, dtype=torch.float64))
+    return q * torch.where(r.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0)[:, None, :]
 
 
 class RandomRows(nn.Module):

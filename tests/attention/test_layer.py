@@ -1,0 +1,138 @@
+"""The attention layer, and what its mixers refuse."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from checks import assert_close, builder, gradients, tensors
+from favorit import Attention, FavoritError, build_mixer
+from favorit.attention.linformer import Linformer
+
+
+def test_attention_equals_its_definition() -> None:
+    """Projections, heads and output written out; values and gradients."""
+    torch.manual_seed(0)
+    layer = Attention(12, 3, mixer="softmax", head_dim=5)
+    x = torch.randn(2, 6, 12, requires_grad=True)
+    q, k, v = (part.reshape(2, 6, 3, 5).transpose(1, 2) for part in layer.qkv(x).split(15, -1))
+    slow = layer.out(((q @ k.mT / 5**0.5).softmax(-1) @ v).transpose(1, 2).reshape(2, 6, 15))
+    fast = layer(x, grid=(2, 3))
+    assert_close(fast, slow, 1e-6)
+    for mine, twin in zip(gradients(fast, x, *layer.parameters()), gradients(slow, x, *layer.parameters()), strict=True):
+        assert_close(mine, twin, 1e-5)
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    rows=st.integers(1, 5),
+    columns=st.integers(1, 5),
+    prefix=st.integers(0, 2),
+    mixer=st.sampled_from(["softmax", "relu(m=6)", "favor(m=6)", "uniform", "none", "mixture"]),
+    position=st.sampled_from(["none", "rope2d", "irpe_gate", "string_gate", "rope2d+irpe_gate"]),
+)
+def test_any_grid_and_prefix(rows: int, columns: int, prefix: int, mixer: str, position: str) -> None:
+    layer = Attention(16, 4, mixer=mixer, position=position, qk_norm=True, local="dwconv(3)")
+    x = torch.randn(2, prefix + rows * columns, 16)
+    out = layer(x, grid=(rows, columns), prefix=prefix)
+    assert out.shape == x.shape
+    assert out.isfinite().all()
+    w = layer.weights(x, grid=(rows, columns), prefix=prefix)
+    assert w.shape == (2, 4, x.shape[1], x.shape[1])
+    assert_close(w.sum(-1), torch.ones(2, 4, x.shape[1]), 1e-5)
+
+
+def test_a_local_convolution_sees_the_grid_and_not_the_prefix() -> None:
+    """With attention of no effect (values 0 but for one token), only the token's neighbours on the grid hear of it."""
+    torch.manual_seed(0)
+    layer = Attention(8, 2, mixer="none", local="dwconv(3)", qkv_bias=False, out_bias=False)
+    layer.local.filter.bias.data.zero_()
+    x = torch.zeros(1, 1 + 12, 8)
+    x[0, 1 + 5] = 1.0  # row 1, column 1 of a 3 x 4 grid
+    touched = layer(x, grid=(3, 4), prefix=1)[0].abs().sum(-1) > 0
+    assert touched[0] == 0
+    assert touched[1:].reshape(3, 4).tolist() == [[True, True, True, False]] * 3
+
+
+def test_the_kernels_of_half_precision_models_run_in_full_precision() -> None:
+    for mixer in ("learned", "mixture", "relu(m=8)", "favor(m=8)", "softmax", "uniform", "none"):
+        layer = Attention(16, 4, mixer=mixer).bfloat16()
+        out = layer(torch.randn(2, 6, 16, dtype=torch.bfloat16), grid=(2, 3))
+        assert out.dtype == torch.bfloat16
+        assert out.isfinite().all()
+
+
+@pytest.mark.parametrize("share", ["none", "kv", "heads"])
+def test_linformer_with_the_identity_as_projection_is_softmax(share: str) -> None:
+    n = 9
+    mixer = build_mixer(f"linformer(k={n - 1}, share={share})", heads=2, head_dim=16, tokens=n, prefix=1)
+    assert isinstance(mixer, Linformer)
+    for projection in mixer.parameters():
+        projection.data.copy_(torch.eye(n - 1))
+    q, k, v = tensors(n, 16)
+    fast, exact = mixer(q, k, v), build_mixer("softmax", heads=2, head_dim=16)(q, k, v)
+    assert_close(fast, exact, 1e-6)
+    for mine, twin in zip(gradients(fast, q, k, v), gradients(exact, q, k, v), strict=True):
+        assert_close(mine, twin, 1e-5)
+
+
+@pytest.mark.parametrize(("share", "matrices"), [("none", 2 * 3), ("heads", 2), ("kv", 1)])
+def test_linformer_shares_its_projections(share: str, matrices: int) -> None:
+    mixer = build_mixer(f"linformer(k=4, share={share})", heads=3, head_dim=8, tokens=10, prefix=1)
+    assert sum(p.numel() for p in mixer.parameters()) == matrices * 4 * 9
+
+
+def test_linformer_keeps_a_row_for_each_prefix_token() -> None:
+    """Whatever is projected, the class token's own key and value can be attended to."""
+    mixer = build_mixer("linformer(k=2)", heads=2, head_dim=8, tokens=6, prefix=1)
+    q, k, v = tensors(6, 8)
+    k = k.detach().clone()
+    k[:, :, 0] = 100 * q[:, :, 3].detach()
+    assert_close(mixer(q, k, v)[:, :, 3], v[:, :, 0], 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ("sofmax", ["mixer", "sofmax", "softmax"]),
+        ("relu(n=4)", ["parameter of relu", "'n'", "m"]),
+        ("relu(m=0)", ["m=0", "greater than or equal to 1"]),
+        ("relu(m=-3)", ["m=-3", "greater than or equal to 1"]),
+        ("relu(m=2.5)", ["m=2.5", "integer"]),
+        ("relu(m=many)", ["m=many", "integer"]),
+        ("relu(learned=True)", ["learned", "m=128"]),
+        ("relu(causal=perhaps)", ["causal=perhaps", "bool"]),
+        ("favor(m=7, features=hyperbolic)", ["m=7", "hyperbolic", "even"]),
+        ("favor(features=wavy)", ["features=wavy", "positive", "hyperbolic"]),
+        ("favor(heads=2)", ["parameter of favor", "heads"]),
+        ("linformer(causal=True)", ["causal=True", "softmax"]),
+        ("linformer(share=some)", ["share=some", "kv"]),
+        ("elu(alpha=-1)", ["alpha=-1", "greater than 0"]),
+        ("relu(m=4", ["relu(m=4", "name(key=value"]),
+    ],
+)
+def test_a_bad_mixer_is_refused_with_what_would_be_valid(spec: str, words: list[str]) -> None:
+    with pytest.raises(FavoritError) as error:
+        build_mixer(spec, heads=2, head_dim=8, tokens=5)
+    assert all(word in str(error.value) for word in words), error.value
+    assert "\n" not in str(error.value)
+
+
+def test_bad_layers_are_refused() -> None:
+    with pytest.raises(FavoritError, match="heads=3 does not divide dim=16"):
+        Attention(16, 3)
+    with pytest.raises(FavoritError, match="linformer: tokens=None"):
+        Attention(16, 4, mixer="linformer")
+    with pytest.raises(FavoritError, match="causal mixer with prefix=1"):
+        Attention(16, 4, mixer="relu(causal=True)", prefix=1)
+    with pytest.raises(FavoritError, match="causal mixer with prefix=1"):
+        Attention(16, 4, mixer="relu(causal=True)")(torch.randn(1, 5, 16), grid=(2, 2), prefix=1)
+    with pytest.raises(FavoritError, match="7 tokens came"):
+        Attention(16, 4)(torch.randn(1, 7, 16), grid=(2, 3))
+    with pytest.raises(FavoritError, match=r"built for 6 tokens and got 5"):
+        mixer = build_mixer("linformer(k=2)", heads=2, head_dim=8, tokens=6)
+        mixer(*tensors(5, 8))
+    with pytest.raises(FavoritError, match="as many queries as keys"):
+        builder("none")(head_dim=8, tokens=5)(*tensors(4, 8, n_keys=5))

@@ -1,0 +1,36 @@
+"""The conformance of every registered mixer, and that every excuse is needed."""
+
+from __future__ import annotations
+
+import pytest
+
+import cases
+from checks import MIXER_CHECKS, builder
+from favorit.attention import KERNELS, MIXERS
+
+SPECS = [(name, spec) for name, case in cases.MIXERS.items() for spec in case.specs]
+
+
+def test_every_registered_mixer_has_an_entry() -> None:
+    assert set(cases.MIXERS) == set(MIXERS)
+    assert set(KERNELS) <= set(MIXERS)
+
+
+def test_every_entry_tries_its_own_name_and_excuses_known_invariants() -> None:
+    for name, case in cases.MIXERS.items():
+        assert case.specs, name
+        assert all(spec.partition("(")[0] == name for spec in case.specs)
+        assert set(case.excused) <= set(MIXER_CHECKS), name
+
+
+@pytest.mark.parametrize(
+    ("spec", "check"), [(spec, check) for name, spec in SPECS for check in MIXER_CHECKS if check not in cases.MIXERS[name].excused]
+)
+def test_conformance(spec: str, check: str) -> None:
+    MIXER_CHECKS[check](builder(spec))
+
+
+@pytest.mark.parametrize(("name", "check"), [(name, check) for name, case in cases.MIXERS.items() for check in case.excused])
+def test_an_excuse_is_needed(name: str, check: str) -> None:
+    with pytest.raises((AssertionError, ValueError)):
+        MIXER_CHECKS[check](builder(cases.MIXERS[name].specs[0]))

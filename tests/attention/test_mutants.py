@@ -1,0 +1,17 @@
+"""The suite rejects what is known to be wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from checks import MIXER_CHECKS, unbiased
+from mutants import MUTANTS
+
+CHECKS = {**MIXER_CHECKS, "unbiased": unbiased}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_mutant_is_rejected(name: str) -> None:
+    build, check = MUTANTS[name]
+    with pytest.raises(AssertionError):
+        CHECKS[check](build)

@@ -1,0 +1,155 @@
+"""Wrong implementations, most of them published ones. Each names the check that must reject it: a suite that lets one pass proves nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from checks import Build, builder
+from favorit import seeds
+from favorit.attention import Linear, Mixer
+from favorit.attention.kernel import Kernel
+from favorit.attention.random_features import RandomRows
+
+
+def _with_rows(draw: Callable[[int, int, torch.Generator], Tensor]) -> Build:
+    """favor(m=1024) whose projection is drawn by another function of (m, dim, generator)."""
+
+    def build(*, seed: int = 0, **shape: Any) -> Mixer:
+        mixer = builder("favor(m=1024)")(seed=seed, **shape)
+        for module in mixer.modules():
+            if isinstance(module, RandomRows):
+                m, dim = module.rows.shape
+                module.rows.copy_(draw(m, dim, seeds.generator(seed, "mutant")))
+        return mixer
+
+    return build
+
+
+def _gaussian_blocks(m: int, dim: int, source: torch.Generator) -> Tensor:
+    return torch.randn(-(-m // dim), dim, dim, generator=source, dtype=torch.float64)
+
+
+def _lengths(blocks: Tensor, source: torch.Generator) -> Tensor:
+    return torch.randn(blocks.shape, generator=source, dtype=torch.float64).norm(dim=-1)
+
+
+def _unsigned(m: int, dim: int, source: torch.Generator) -> Tensor:
+    blocks = torch.linalg.qr(_gaussian_blocks(m, dim, source)).Q
+    return (blocks * _lengths(blocks, source)[..., None]).reshape(-1, dim)[:m]
+
+
+def _scaled_columns(m: int, dim: int, source: torch.Generator) -> Tensor:
+    q, r = torch.linalg.qr(_gaussian_blocks(m, dim, source))
+    blocks = q * r.diagonal(dim1=-2, dim2=-1).sign()[:, None, :]
+    return (blocks * _lengths(blocks, source)[:, None, :]).reshape(-1, dim)[:m]
+
+
+class _Wrong(Kernel):
+    """Abstract: a kernel whose queries are right."""
+
+    def __init__(self, right: Kernel) -> None:
+        super().__init__()
+        self.right = right
+
+    def queries(self, q: Tensor) -> Tensor:
+        return self.right.queries(q)
+
+
+class _OwnMaximum(_Wrong):
+    """A key's maximum taken out of its own features and forgotten."""
+
+    def keys(self, k: Tensor) -> tuple[Tensor, Tensor]:
+        phi, r = self.right.keys(k)
+        return phi, torch.zeros_like(r)
+
+
+class _OneMaximum(_Wrong):
+    """One maximum for all keys of a sequence, also where later ones must not be known."""
+
+    def keys(self, k: Tensor) -> tuple[Tensor, Tensor]:
+        phi, r = self.right.keys(k)
+        return phi * torch.exp(r - r.amax(-2, keepdim=True)), torch.zeros_like(r)
+
+
+class _BatchMaximum(_Wrong):
+    """One maximum for the whole batch: another image can push this one's features to zero."""
+
+    def keys(self, k: Tensor) -> tuple[Tensor, Tensor]:
+        phi, r = self.right.keys(k)
+        return phi * torch.exp(r - r.amax()), torch.zeros_like(r)
+
+
+def _with_kernel(wrap: Callable[[Kernel], Kernel], spec: str = "favor(m=64)") -> Build:
+    def build(**shape: Any) -> Mixer:
+        mixer = builder(spec)(**shape)
+        assert isinstance(mixer, Linear)
+        mixer.kernel = wrap(mixer.kernel)
+        return mixer
+
+    return build
+
+
+class _NoFallback(Linear):
+    """No term for rows whose features vanish: 0/0."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
+        phi_q, (phi_k, _) = self.kernel.queries(q.float()), self.kernel.keys(k.float())
+        return (phi_q @ (phi_k.mT @ v.float())) / (phi_q @ phi_k.sum(-2)[..., None])
+
+
+class _HalfPrecisionSums(Linear):
+    """Features and sums in whatever precision came in."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
+        phi_q, (phi_k, _) = self.kernel.queries(q), self.kernel.keys(k)
+        return (phi_q @ (phi_k.mT @ v)) / (phi_q @ phi_k.sum(-2)[..., None])
+
+
+def _with_mixer(cls: type[Linear], spec: str) -> Build:
+    def build(**shape: Any) -> Mixer:
+        mixer = builder(spec)(**shape)
+        assert isinstance(mixer, Linear)
+        return cls(mixer.kernel, mixer.causal)
+
+    return build
+
+
+def _ignores_mask(build: Build) -> Build:
+    def wrapped(**shape: Any) -> Mixer:
+        mixer = build(**shape)
+        right = mixer.forward
+        mixer.forward = lambda q, k, v, key_mask=None: right(q, k, v)  # type: ignore[method-assign]
+        return mixer
+
+    return wrapped
+
+
+def _sums_instead_of_means(build: Build) -> Build:
+    """Weights that forgot their normaliser."""
+
+    def wrapped(**shape: Any) -> Mixer:
+        mixer = build(**shape)
+        right, explicit = mixer.forward, mixer.weights
+        mixer.forward = lambda q, k, v, key_mask=None: 2 * right(q, k, v)  # type: ignore[method-assign]
+        mixer.weights = lambda q, k, key_mask=None: 2 * explicit(q, k)  # type: ignore[method-assign]
+        return mixer
+
+    return wrapped
+
+
+MUTANTS: dict[str, tuple[Build, str]] = {
+    "QR without the signs of diag(R)": (_with_rows(_unsigned), "unbiased"),
+    "features scaled along the wrong axis": (_with_rows(_scaled_columns), "unbiased"),
+    "rows of one length": (builder("favor(m=1024, norm=regular)"), "unbiased"),
+    "a maximum for each key, not undone": (_with_kernel(_OwnMaximum, "favor(m=1024)"), "unbiased"),
+    "one maximum for all keys in causal attention": (_with_kernel(_OneMaximum), "later_key_changes_nothing"),
+    "one maximum for the whole batch": (_with_kernel(_BatchMaximum), "batch_independent"),
+    "no fallback for vanishing features": (_with_mixer(_NoFallback, "favor(m=64)"), "finite_at_any_norm"),
+    "sums in half precision": (_with_mixer(_HalfPrecisionSums, "relu"), "finite_at_any_norm"),
+    "masks ignored": (_ignores_mask(builder("relu")), "mask_equals_removal"),
+    "weights without a normaliser": (_sums_instead_of_means(builder("relu")), "rows_sum_to_one"),
+}
