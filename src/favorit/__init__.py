@@ -16,9 +16,14 @@ if TYPE_CHECKING:
     from favorit.attention import build_mixer as build_mixer
     from favorit.catalog import list_components as list_components
     from favorit.config import ModelConfig as ModelConfig
+    from favorit.config import RunConfig as RunConfig
     from favorit.errors import FavoritError as FavoritError
     from favorit.model import ViT as ViT
     from favorit.model import create_model as create_model
+    from favorit.training import Run as Run
+    from favorit.training import load as load
+    from favorit.training import train as train
+    from favorit.training.records import runs as runs
 
 __version__ = "0.1.0"
 
@@ -26,10 +31,15 @@ _HOMES = {
     "Attention": "favorit.attention",
     "FavoritError": "favorit.errors",
     "ModelConfig": "favorit.config",
+    "Run": "favorit.training",
+    "RunConfig": "favorit.config",
     "ViT": "favorit.model",
     "build_mixer": "favorit.attention",
     "create_model": "favorit.model",
     "list_components": "favorit.catalog",
+    "load": "favorit.training",
+    "runs": "favorit.training.records",
+    "train": "favorit.training",
 }
 
 __all__ = ["__version__", *_HOMES]

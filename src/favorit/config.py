@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
 
 from favorit.errors import FavoritError, unknown
-from favorit.spec import NonNegativeInt, PositiveInt, Probability
+from favorit.spec import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Probability
 
 Self = TypeVar("Self", bound="Config")
 
@@ -44,8 +44,10 @@ class Config(BaseModel):
 
 def _sentence(problem: Any) -> str:
     place = ".".join(str(part) for part in problem["loc"] if isinstance(part, str) and part.isidentifier())
-    message = problem["msg"].removeprefix("Value error, ")
-    return f"{place}={problem['input']!r} is not valid: {message.lower()}" if place else message
+    if problem["type"] == "value_error":  # a sentence of our own, which names its field
+        message = problem["msg"].removeprefix("Value error, ")
+        return f"{place}: {message}" if place else message
+    return f"{place}={problem['input']!r} is not valid: {problem['msg'].lower()}"
 
 
 def _size(value: Any) -> Any:
@@ -89,6 +91,66 @@ class ModelConfig(Config):
     def _heads_fit(self) -> ModelConfig:
         if self.head_dim is None and self.dim % self.heads:
             raise ValueError(f"heads={self.heads} does not divide dim={self.dim}: choose heads that do, or give head_dim")
+        return self
+
+
+class DataConfig(Config):
+    """What is trained on, and how it is split.
+
+    `validation` is a fraction or a count of training images; with `folds` it is fold number `fold` instead. `augment` and `preprocess` are
+    patterns such as `crop(4)|flip` and `resize(72)|normalise(0.5, 0.5)`; only training images are augmented.
+    """
+
+    name: str = "digits"
+    augment: str | None = None
+    preprocess: str | None = None
+    validation: float | int = 0.1
+    folds: PositiveInt | None = None
+    fold: NonNegativeInt | None = None
+    subset: PositiveInt | None = None
+
+
+class TrainConfig(Config):
+    """How it is trained.
+
+    The learning rate rises over `warmup` epochs, then follows the schedule. `select` names the weights that are tested: those of the epoch
+    that `monitor` (on validation images) liked best, or the last. `patience` stops after that many epochs without a better one. `ema` is
+    the decay of a moving average of the weights, which is then what is validated and tested. `redraw` draws random features anew each
+    epoch, every k steps, or never. `class_weights` weighs classes by the inverse of their frequency.
+    """
+
+    epochs: PositiveInt = 10
+    batch_size: PositiveInt = 128
+    drop_last: bool = False
+    optimizer: str = "adamw"
+    lr: PositiveFloat = 1e-3
+    weight_decay: NonNegativeFloat = 1e-4
+    schedule: str = "cosine"
+    warmup: NonNegativeFloat = 0.0
+    clip: PositiveFloat | None = None
+    label_smoothing: Probability = 0.0
+    class_weights: bool = False
+    ema: Probability | None = None
+    redraw: PositiveInt | Literal["never", "epoch"] = "never"
+    monitor: Literal["accuracy", "loss"] = "accuracy"
+    select: Literal["best", "last"] = "best"
+    patience: PositiveInt | None = None
+    precision: Literal["32", "bf16", "fp16"] = "32"
+
+
+class RunConfig(Config):
+    """A whole run: what `favorit train --config` reads and what a run folder keeps."""
+
+    model: ModelConfig = ModelConfig()
+    data: DataConfig = DataConfig()
+    train: TrainConfig = TrainConfig()
+    seed: NonNegativeInt = 0
+
+    @model_validator(mode="after")
+    def _selection_fits(self) -> RunConfig:
+        chooses = self.train.select == "best" or self.train.patience
+        if chooses and not self.data.validation and self.data.folds is None:
+            raise ValueError("data.validation=0 leaves nothing to choose by: set train.select=last and no patience, or a validation part")
         return self
 
 

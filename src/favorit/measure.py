@@ -65,8 +65,8 @@ def _attention_flops(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...],
     return 2 * math.prod(q[:-1]) * k[-2] * (q[-1] + v[-1])
 
 
-# torch counts its fused attention on CUDA only; on CPU it is a kernel of its own.
-_ATTENTION = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default: _attention_flops}
+# torch counts its fused attention on CUDA only; on CPU it is a kernel of its own. The counter looks up packets, not overloads.
+_ATTENTION = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops}
 
 
 def peak_memory() -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import keyword
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Generic, TypeVar, get_type_hints
@@ -21,9 +22,12 @@ from favorit.errors import FavoritError, unknown
 
 T = TypeVar("T")
 
+MOST_LAYERS = 10_000  # of one component in a pattern: a slip such as softmax*10000000000 is an error, not a full memory
+
 PositiveInt = Annotated[int, Field(ge=1, strict=True)]
 NonNegativeInt = Annotated[int, Field(ge=0, strict=True)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -67,7 +71,7 @@ def parse_pattern(text: str) -> list[Spec]:
             case ast.BinOp(left=left, op=ast.BitOr(), right=right):
                 yield from parts(left)
                 yield from parts(right)
-            case ast.BinOp(left=left, op=ast.Mult(), right=ast.Constant(value=int(count))) if count >= 1:
+            case ast.BinOp(left=left, op=ast.Mult(), right=ast.Constant(value=int(count))) if 1 <= count <= MOST_LAYERS:
                 yield from list(parts(left)) * count
             case _:
                 yield _component(node, text)
@@ -79,7 +83,7 @@ def literal(text: str) -> Any:
     """A value as a user types it: a Python literal where it is one, the bare text otherwise."""
     try:
         return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return text
 
 
@@ -99,9 +103,13 @@ def _component(node: ast.expr, text: str) -> Spec:
         case ast.Constant(value=None):  # the word `None`; `none` is an ordinary name
             return Spec("none")
         case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords):
-            if any(keyword.arg is None for keyword in keywords):
-                raise FavoritError(f"cannot read the spec {text!r}: ** is not allowed")
-            named = {str(keyword.arg): _value(keyword.value, text) for keyword in keywords}
+            named: dict[str, Any] = {}
+            for given in keywords:
+                if given.arg is None:
+                    raise FavoritError(f"cannot read the spec {text!r}: ** is not allowed")
+                if given.arg in named:
+                    raise FavoritError(f"cannot read the spec {text!r}: {given.arg} is given twice")
+                named[given.arg] = _value(given.value, text)
             return Spec(name, tuple(_value(arg, text) for arg in args), named)
     raise FavoritError(f"cannot read {ast.unparse(node)!r} in the spec {text!r}: write name or name(key=value, ...)")
 
@@ -117,7 +125,7 @@ def _value(node: ast.expr, text: str) -> Any:
 
 def _written(value: Any) -> str:
     """The text that `_value` reads back as the same value."""
-    plain = isinstance(value, str) and value.isidentifier() and value not in ("True", "False", "None")
+    plain = isinstance(value, str) and value.isascii() and value.isidentifier() and not keyword.iskeyword(value)
     return value if plain else repr(value)
 
 
@@ -139,7 +147,7 @@ class Parameter:
 
 def parameters_of(function: Callable[..., Any], leave_out: Iterable[str] = ()) -> dict[str, Parameter]:
     """The named parameters of a function or of a class's constructor, in order."""
-    hints = get_type_hints(function.__init__ if isinstance(function, type) else function, include_extras=True)
+    hints = get_type_hints(function.__init__ if inspect.isclass(function) else function, include_extras=True)  # type: ignore[misc]
     named = inspect.signature(function).parameters.values()
     keep = [p for p in named if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL) and p.name not in set(leave_out)]
     return {p.name: Parameter(hints.get(p.name, Any), p.default) for p in keep}

@@ -24,5 +24,9 @@ class Kernel(nn.Module, ABC):
         """
         return self.queries(k), k.new_zeros(*k.shape[:-1], 1)
 
+    def scalars(self) -> dict[str, float]:
+        """Learned numbers worth watching while a model trains."""
+        return {}
+
     def redraw(self, index: int) -> None:
         """Draws random features anew, as a function of (seed, layer, index). Kernels without any ignore it."""

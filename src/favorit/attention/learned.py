@@ -66,17 +66,20 @@ class Mixture(Kernel):
         self.raw_t = nn.Parameter(torch.tensor(_inverse_softplus(0.9)))
         self.raw_eps = nn.Parameter(torch.tensor(_inverse_softplus(1e-3)))
 
-    @property
-    def a(self) -> Tensor:
-        """The share of the exponential; what a report draws over time."""
-        return torch.sigmoid(self.raw_a)
+    def scalars(self) -> dict[str, float]:
+        a, t, eps = self._parameters_of_f()
+        return {"a": a.item(), "t": t.item(), "eps": eps.item()}
 
     def queries(self, q: Tensor) -> Tensor:
         x = q * q.shape[-1] ** -0.5
         weight, bias = self.norm.weight.to(x.dtype), self.norm.bias.to(x.dtype)
         hidden = F.layer_norm(_linear(self.inner, x), self.norm.normalized_shape, weight, bias, self.norm.eps)
-        z = _linear(self.outer, F.relu(hidden)) / (0.1 + F.softplus(self.raw_t))
-        return self.a * torch.exp(z.clamp(-5, 5)) + (1 - self.a) * F.relu(z) + F.softplus(self.raw_eps)
+        a, t, eps = self._parameters_of_f()
+        z = _linear(self.outer, F.relu(hidden)) / t
+        return a * torch.exp(z.clamp(-5, 5)) + (1 - a) * F.relu(z) + eps
+
+    def _parameters_of_f(self) -> tuple[Tensor, Tensor, Tensor]:
+        return torch.sigmoid(self.raw_a), 0.1 + F.softplus(self.raw_t), F.softplus(self.raw_eps)
 
 
 def _inverse_softplus(y: float) -> float:

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 
 from favorit import __version__
-from favorit.cli import components, show
+from favorit.cli import components, data, evaluate, predict, runs, show, train
 from favorit.errors import FavoritError
 
 app = typer.Typer(
@@ -21,6 +21,11 @@ app = typer.Typer(
 )
 app.command("list")(components.list_)
 app.command("show")(show.show)
+app.command("train")(train.train)
+app.command("evaluate")(evaluate.evaluate)
+app.command("predict")(predict.predict)
+app.command("runs")(runs.runs)
+app.add_typer(data.app, name="data")
 
 
 def _version(wanted: bool) -> None:
@@ -43,6 +48,13 @@ def main() -> None:
     except FavoritError as error:
         Console(stderr=True, soft_wrap=True, highlight=False).print(f"favorit: {error}", markup=False)
         sys.exit(2)
+    except KeyboardInterrupt:
+        typer.echo("favorit: interrupted; what was complete is kept, and the same command goes on from there", err=True)
+        sys.exit(130)
     except BrokenPipeError:  # the reader of a pipe, such as `head`, has seen enough
         sys.stderr.close()
         sys.exit(0)
+    except OSError as error:
+        what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        typer.echo(f"favorit: {what}; what was complete is kept, and the same command goes on once this is mended", err=True)
+        sys.exit(1)

@@ -60,7 +60,7 @@ class SequencePool(Head):
 
     def __init__(self, dim: int, classes: int) -> None:
         super().__init__()
-        self.norm, self.score, self.out = nn.LayerNorm(dim), nn.Linear(dim, 1), nn.Linear(dim, classes)
+        self.norm, self.score, self.out = nn.LayerNorm(dim), nn.Linear(dim, 1, bias=False), nn.Linear(dim, classes)
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.norm(x)

@@ -34,7 +34,8 @@ class Stem(nn.Module, ABC):
 
     def forward(self, images: Tensor) -> tuple[Tensor, Grid]:
         """Tokens and their grid."""
-        return self.embed(images), self.grid(tuple(images.shape[-2:]))
+        grid = self.grid(tuple(images.shape[-2:]))  # first: its errors are readable
+        return self.embed(images), grid
 
 
 STEMS: Registry[Stem] = Registry("stem", context=("image_channels", "dim", "image_size"))
@@ -91,12 +92,14 @@ class Conv(Stem):
             if pool == "each" or index == len(channels) - 1:
                 layers.append(nn.MaxPool2d(2))
         self.layers = nn.Sequential(*layers)
-        area = math.prod(self._feature_map(image_size))
+        self.feature_map = self._feature_map(image_size)
         self.projection: nn.Module
         if self.single:
             hidden = width or dim
             last = nn.Identity() if hidden == dim else nn.Linear(hidden, dim)
-            self.projection = nn.Sequential(nn.Linear(channels[-1] * area, hidden), activation(act), nn.Dropout(dropout), last)
+            self.projection = nn.Sequential(
+                nn.Linear(channels[-1] * math.prod(self.feature_map), hidden), activation(act), nn.Dropout(dropout), last
+            )
         elif width is not None:
             raise FavoritError(
                 f"stem: width={width} is not valid without tokens=1: it is the width of the layer that makes the single token"
@@ -106,6 +109,11 @@ class Conv(Stem):
 
     def grid(self, image_size: Grid) -> Grid:
         feature_map = self._feature_map(image_size)
+        if self.single and feature_map != self.feature_map:
+            raise FavoritError(
+                f"stem: tokens=1 was built for a feature map {self.feature_map}, and the image {image_size} makes {feature_map}: "
+                "build the model for this image_size"
+            )
         return (1, 1) if self.single else feature_map
 
     def embed(self, images: Tensor) -> Tensor:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from favorit import measure
@@ -38,7 +37,7 @@ def summarise(model: ViT) -> list[Row]:
 
     parts = list(_parts(model))
     hooks = [model.get_submodule(path).register_forward_hook(remember(path)) for path, _ in parts]
-    image = torch.zeros(1, model.config.channels, *model.config.image_size)
+    image = next(model.parameters()).new_zeros(1, model.config.channels, *model.config.image_size)
     training = model.training
     try:
         counts = measure.flops(model.eval(), image)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -97,11 +98,21 @@ class ViT(nn.Module):
                 module.mixer.resize(old, new)
         return model
 
+    def kernels(self) -> Iterator[tuple[int, Kernel]]:
+        """The kernels with the number of their layer."""
+        for layer, block in enumerate(self.blocks):
+            for module in block.modules():
+                if isinstance(module, Kernel):
+                    yield layer, module
+
     def redraw(self, index: int) -> None:
         """Draws the random features of all layers anew; does nothing in evaluation mode."""
-        for module in self.modules():
-            if isinstance(module, Kernel):
-                module.redraw(index)
+        for _, kernel in self.kernels():
+            kernel.redraw(index)
+
+    def scalars(self) -> dict[str, float]:
+        """The learned numbers of all kernels: `blocks.0.a` is the mixture parameter of the first layer."""
+        return {f"blocks.{layer}.{name}": value for layer, kernel in self.kernels() for name, value in kernel.scalars().items()}
 
 
 def initialise(model: nn.Module) -> None:

@@ -61,7 +61,8 @@ class SinCos2d(Absolute):
 
     def tokens(self, x: Tensor, grid: Grid, prefix: int) -> Tensor:
         quarter = x.shape[-1] // 4
-        powers = torch.arange(quarter, device=x.device, dtype=torch.float32) / max(quarter - 1, 1)
+        wide = torch.promote_types(x.dtype, torch.float32)
+        powers = torch.arange(quarter, device=x.device, dtype=wide) / max(quarter - 1, 1)
         rows, columns = (coordinates(grid, x.device)[:, :, None] * self.base**-powers).unbind(1)
         table = torch.cat([columns.sin(), columns.cos(), rows.sin(), rows.cos()], -1)
         return x + F.pad(table, (0, 0, prefix, 0)).to(x.dtype)

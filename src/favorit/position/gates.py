@@ -74,6 +74,6 @@ class StringGate(Gate):
 
     def scales(self, grid: Grid) -> Tensor:
         lengths = torch.tensor(grid, device=self.phases.device)
-        places = (coordinates(grid, self.phases.device) + 0.5) / lengths
-        waves = torch.cos(2 * math.pi * places.to(self.phases.dtype) @ self.frequencies.mT + self.phases)
+        places = (coordinates(grid, self.phases.device).to(self.phases.dtype) + 0.5) / lengths
+        waves = torch.cos(2 * math.pi * places @ self.frequencies.mT + self.phases)
         return waves @ self.projection

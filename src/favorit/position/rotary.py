@@ -30,7 +30,8 @@ class Rope2d(Relative):
 
     def qk(self, q: Tensor, k: Tensor, grid: Grid, prefix: int) -> tuple[Tensor, Tensor]:
         quarter = q.shape[-1] // 4
-        frequencies = self.base ** -(torch.arange(quarter, device=q.device, dtype=torch.float32) / quarter)
+        wide = torch.promote_types(q.dtype, torch.float32)
+        frequencies = self.base ** -(torch.arange(quarter, device=q.device, dtype=wide) / quarter)
         angles = (coordinates(grid, q.device)[:, :, None] * frequencies).flatten(1)
         cos, sin = angles.cos().to(q.dtype), angles.sin().to(q.dtype)
         return _rotate(q, cos, sin, prefix), _rotate(k, cos, sin, prefix)

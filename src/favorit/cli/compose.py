@@ -1,0 +1,49 @@
+"""A run's configuration from a file, a preset and settings; each later source wins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from favorit.cli.settings import parse_settings
+from favorit.config import RunConfig
+from favorit.errors import FavoritError
+from favorit.model.presets import PRESETS, preset
+
+SECTIONS = ("model", "data", "train")
+
+
+def compose(
+    file: Path | None, model: str | None, settings: list[str], *, data: str | None, epochs: int | None, seed: int | None
+) -> RunConfig:
+    """The configuration that `favorit train` was asked for."""
+    values: dict[str, Any] = _read(file) if file is not None else {}
+    sections: dict[str, dict[str, Any]] = {section: dict(values.pop(section, None) or {}) for section in SECTIONS}
+    named = sections["model"].pop("preset", None)
+    chosen = model or named
+    if chosen is not None:
+        preset(chosen)
+        sections["model"] = {**PRESETS[chosen], **sections["model"]}
+    for section, changes in parse_settings(settings, SECTIONS).items():
+        sections[section].update(changes)
+    if data is not None:
+        sections["data"]["name"] = data
+    if epochs is not None:
+        sections["train"]["epochs"] = epochs
+    if seed is not None:
+        values["seed"] = seed
+    return RunConfig(**{**values, **sections})
+
+
+def _read(file: Path) -> dict[str, Any]:
+    import yaml
+
+    try:
+        values = yaml.safe_load(file.read_text())
+    except OSError as error:
+        raise FavoritError(f"--config {file}: {error.strerror}") from None
+    except yaml.YAMLError as error:
+        raise FavoritError(f"--config {file} is not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(values, dict) or not all(isinstance(values.get(section) or {}, dict) for section in SECTIONS):
+        raise FavoritError(f"--config {file}: it must hold the sections {', '.join(SECTIONS)}, each with key: value, and seed")
+    return values

@@ -1,0 +1,111 @@
+"""What a person sees while a run trains: a bar on a terminal, plain lines elsewhere, curves in TensorBoard where asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from favorit.config import RunConfig
+    from favorit.training import Event
+
+Listener = Callable[["Event", "RunConfig"], None]
+
+
+@contextmanager
+def listener(console: Console, tensorboard: str | None = None) -> Iterator[Listener]:
+    """A function for `favorit.train(listen=...)`; whatever it opened is closed at the end."""
+    listeners: list[Listener] = []
+    closing: list[Callable[[], Any]] = []
+    if tensorboard is not None:
+        write, close = _tensorboard(tensorboard)
+        listeners.append(write)
+        closing.append(close)
+    show, close = _bar(console) if console.is_terminal else (_lines(console), lambda: None)
+    listeners.append(show)
+    closing.append(close)
+
+    def hear(event: Event, config: RunConfig) -> None:
+        for each in listeners:
+            each(event, config)
+
+    try:
+        yield hear
+    finally:
+        for close in closing:
+            close()
+
+
+def _sentence(event: Any, config: RunConfig) -> str:
+    validated = "" if event.validation_accuracy is None else f"   validation {event.validation_loss:.4f} {event.validation_accuracy:7.2%}"
+    return (
+        f"epoch {event.epoch + 1:3d}/{config.train.epochs}   train {event.train_loss:.4f} {event.train_accuracy:7.2%}"
+        f"{validated}   {event.train_seconds:.1f} s{'   best' if event.best else ''}"
+    )
+
+
+def _lines(console: Console) -> Listener:
+    from favorit.training import Epoch
+
+    def show(event: Event, config: RunConfig) -> None:
+        if isinstance(event, Epoch):
+            console.print(_sentence(event, config), highlight=False, soft_wrap=True)
+
+    return show
+
+
+def _bar(console: Console) -> tuple[Listener, Callable[[], Any]]:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from favorit.training import Epoch, Step
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+    )
+    progress = Progress(*columns, console=console, transient=True)
+    task = progress.add_task("starting", total=None, rate="")
+    progress.start()
+
+    def show(event: Event, config: RunConfig) -> None:
+        if isinstance(event, Step):
+            total, done = event.steps * config.train.epochs, event.epoch * event.steps + event.step
+            speed = progress.tasks[0].speed
+            progress.update(
+                task,
+                total=total,
+                completed=done,
+                description=f"epoch {event.epoch + 1}/{config.train.epochs}  loss {event.loss:.3f}  accuracy {event.accuracy:.1%}",
+                rate=f"{speed * config.train.batch_size:,.0f} images/s" if speed else "",
+            )
+        elif isinstance(event, Epoch):
+            progress.print(_sentence(event, config), highlight=False)
+
+    return show, progress.stop
+
+
+def _tensorboard(folder: str) -> tuple[Listener, Callable[[], Any]]:
+    from favorit.errors import FavoritError
+    from favorit.training import Epoch
+
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise FavoritError("--tensorboard needs the package tensorboard: pip install 'favorit[tensorboard]'") from None
+    writer = SummaryWriter(folder)
+
+    def write(event: Event, config: RunConfig) -> None:
+        if isinstance(event, Epoch):
+            numbers = {"loss/train": event.train_loss, "accuracy/train": event.train_accuracy, "lr": event.lr, **event.scalars}
+            if event.validation_loss is not None and event.validation_accuracy is not None:
+                numbers |= {"loss/validation": event.validation_loss, "accuracy/validation": event.validation_accuracy}
+            for name, value in numbers.items():
+                writer.add_scalar(name, value, event.epoch + 1)
+
+    return write, writer.close

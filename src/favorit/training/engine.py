@@ -1,0 +1,315 @@
+"""The one training loop: a generator of events.
+
+Every random number is a function of (seed, epoch, step): a run that is killed and resumed ends with the same weights, bit for bit at
+equal threads, as one that was not.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Generator, Iterator
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from favorit import measure, seeds
+from favorit.config import RunConfig
+from favorit.data import Batch, DataSet, Images, Loader, build_augment, build_preprocess, split
+from favorit.errors import FavoritError
+from favorit.evaluate import metrics
+from favorit.model import ViT
+from favorit.training.events import Checkpoint, End, Epoch, Event, Step
+from favorit.training.folder import RunFolder, write_atomically
+from favorit.training.optim import build_optimizers, learning_rate_factor
+from favorit.training.state import Progress, load_checkpoint, load_weights, save_checkpoint, save_weights
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+EVALUATION_BATCH = 500
+
+
+class DivergedError(FavoritError):
+    """The loss is no longer a number."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The logits of some images in order, and the seconds that each batch took."""
+
+    logits: Tensor
+    labels: Tensor
+    seconds: list[float]
+
+
+def evaluate(model: nn.Module, loader: Loader, device: torch.device, precision: Any) -> Evaluation:
+    """One pass over a loader in evaluation mode; the data pipeline is not timed."""
+    logits, labels, seconds = [], [], []
+    training = model.training
+    model.eval()
+    with torch.inference_mode():
+        for batch in loader.epoch(0):
+            images = batch.images.to(device)
+            start = time.perf_counter()
+            with precision():
+                out = model(images).float().cpu()
+            seconds.append(time.perf_counter() - start)
+            logits.append(out)
+            labels.append(batch.targets)
+    model.train(training)
+    return Evaluation(torch.cat(logits), torch.cat(labels), seconds)
+
+
+class Training:
+    """Everything that one run holds in memory. `events` is the loop."""
+
+    def __init__(
+        self, config: RunConfig, data: DataSet, model: ViT, fabric: Fabric, folder: RunFolder, *, compiled: bool, every: float
+    ) -> None:
+        self.config, self.fabric, self.folder, self.model, self.every = config, fabric, folder, model, every
+        options = config.train
+        preprocess = build_preprocess(config.data.preprocess, data.mean, data.std)
+        training, validation = _parts(config, data)
+        self.loader = Loader(
+            data.train,
+            training,
+            batch_size=options.batch_size,
+            seed=config.seed,
+            preprocess=preprocess,
+            shuffle=True,
+            drop_last=options.drop_last,
+            augment=build_augment(config.data.augment),
+            classes=len(data.classes),
+            rank=fabric.global_rank,
+            world=fabric.world_size,
+        )
+
+        def in_order(images: Images, indices: Tensor | None = None) -> Loader:
+            return Loader(images, indices, batch_size=EVALUATION_BATCH, seed=config.seed, preprocess=preprocess, classes=len(data.classes))
+
+        self.validation = in_order(*validation) if validation is not None else None
+        self.test = in_order(data.test)
+        forward: nn.Module = torch.compile(model) if compiled else model  # type: ignore[assignment]
+        optimizers = build_optimizers(model, options)
+        self.forward, *self.optimizers = fabric.setup(forward, *optimizers)
+        self.rates = [[group["lr"] for group in optimizer.param_groups] for optimizer in optimizers]
+        average = get_ema_multi_avg_fn(options.ema) if options.ema is not None else None
+        self.ema = AveragedModel(model, multi_avg_fn=average) if average is not None else None
+        self.class_weights = (
+            _class_weights(data.train.labels[training], len(data.classes)).to(fabric.device) if options.class_weights else None
+        )
+        self.progress = Progress()
+
+    @property
+    def chosen(self) -> nn.Module:
+        """The model that is validated and tested."""
+        return self.model if self.ema is None else self.ema.module
+
+    def events(self) -> Generator[Event, bool | None, None]:
+        """Trains from the last checkpoint to the end. Sending True after an Epoch asks to stop there, as if it were the last."""
+        self._resume()
+        options, stop = self.config.train, False
+        while self.progress.epochs < options.epochs and not stop:
+            yield from self._train_epoch()
+            epoch = self._finish_epoch()
+            asked = None
+            if self.fabric.is_global_zero:
+                asked = yield epoch
+            # The counters of early stopping are the same everywhere; only the listener's wish has to be passed on.
+            stop = bool(self.fabric.broadcast(bool(asked))) or self._out_of_patience()
+        if self.fabric.is_global_zero:
+            yield End(self._finish())
+
+    def _resume(self) -> None:
+        for path in reversed(self.folder.checkpoints()):
+            self.progress = load_checkpoint(path, self._models(), self._stateful())
+            break
+        if self.fabric.is_global_zero:
+            self.folder.cut_epochs(self.progress.epochs)
+        self.fabric.barrier()
+
+    def _train_epoch(self) -> Iterator[Event]:
+        progress, options, steps = self.progress, self.config.train, len(self.loader)
+        number = progress.epochs
+        first = progress.step - number * steps
+        if first == 0:
+            progress.begin_epoch()
+        saved = time.monotonic()
+        self.model.train()
+        start = time.perf_counter()
+        for batch in self.loader.epoch(number, first):
+            factor = learning_rate_factor(options, progress.step, steps)
+            for optimizer, rates in zip(self.optimizers, self.rates, strict=True):
+                for group, rate in zip(optimizer.param_groups, rates, strict=True):
+                    group["lr"] = rate * factor
+            self._redraw()
+            self._step(batch)
+            progress.step += 1
+            progress.seconds += time.perf_counter() - start
+            if self.fabric.is_global_zero:
+                done = progress.step - number * steps
+                yield Step(number, done, steps, progress.loss_sum / progress.seen, progress.correct / progress.seen, options.lr * factor)
+                if done < steps and time.monotonic() - saved >= self.every:
+                    self._save()
+                    saved = time.monotonic()
+                    yield Checkpoint(progress.step)
+            start = time.perf_counter()
+
+    def _step(self, batch: Batch) -> None:
+        progress, options, device = self.progress, self.config.train, self.fabric.device
+        # Dropout and stochastic depth draw from torch's global generator: a stream for each step and rank.
+        torch.manual_seed(seeds.derive(self.config.seed, "step", self.fabric.global_rank, progress.step))
+        images, targets = batch.images.to(device), batch.targets.to(device)
+        logits = self.forward(images)
+        losses = F.cross_entropy(logits.float(), targets, self.class_weights, label_smoothing=options.label_smoothing, reduction="sum")
+        # Ranks average their gradients: each divides by its share of the whole batch.
+        loss = losses * self.fabric.world_size / batch.total
+        for optimizer in self.optimizers:
+            optimizer.zero_grad()
+        self.fabric.backward(loss)
+        value = losses.item()
+        if not math.isfinite(value):
+            raise DivergedError(self._diagnosis(value))
+        if options.clip is not None:
+            for optimizer in self.optimizers:
+                self.fabric.clip_gradients(self.forward, optimizer, max_norm=options.clip, error_if_nonfinite=False)
+        for optimizer in self.optimizers:
+            optimizer.step()
+        if self.ema is not None:
+            self.ema.update_parameters(self.model)
+        truth = targets if targets.ndim == 1 else targets.argmax(-1)
+        progress.loss_sum += value
+        progress.correct += int((logits.argmax(-1) == truth).sum())
+        progress.seen += len(images)
+
+    def _redraw(self) -> None:
+        every, step = self.config.train.redraw, self.progress.step
+        period = len(self.loader) if every == "epoch" else every
+        if isinstance(period, int) and step and step % period == 0:
+            self.model.redraw(step // period)
+
+    def _finish_epoch(self) -> Epoch:
+        progress, options = self.progress, self.config.train
+        loss = accuracy = None
+        seconds = 0.0
+        if self.validation is not None:
+            found = evaluate(self.chosen, self.validation, self.fabric.device, self.fabric.autocast)
+            loss, accuracy = (
+                F.cross_entropy(found.logits, found.labels).item(),
+                (found.logits.argmax(-1) == found.labels).double().mean().item(),
+            )
+            seconds = sum(found.seconds)
+        score = {"accuracy": accuracy, "loss": None if loss is None else -loss}[options.monitor]
+        better = options.select == "last" or score is None or progress.best is None or score > progress.best
+        if score is not None and (progress.best is None or score > progress.best):
+            progress.best, progress.best_epoch = score, progress.epochs
+        record = Epoch(
+            epoch=progress.epochs,
+            train_loss=progress.loss_sum / progress.seen,
+            train_accuracy=progress.correct / progress.seen,
+            validation_loss=loss,
+            validation_accuracy=accuracy,
+            lr=self.optimizers[0].param_groups[0]["lr"],
+            train_seconds=progress.seconds,
+            validation_seconds=seconds,
+            best=better,
+            scalars=self.model.scalars(),
+        )
+        progress.epochs += 1
+        if self.fabric.is_global_zero:
+            self.folder.append_epoch(asdict(record))
+            if better:
+                write_atomically(self.folder.path / "best.safetensors", lambda path: save_weights(self.model, path))
+                if self.ema is not None:
+                    write_atomically(self.folder.path / "best-ema.safetensors", lambda path: save_weights(self.chosen, path))
+            self._save()
+        self.fabric.barrier()
+        return record
+
+    def _out_of_patience(self) -> bool:
+        patience, best = self.config.train.patience, self.progress.best_epoch
+        return patience is not None and best is not None and self.progress.epochs - 1 - best >= patience
+
+    def _finish(self) -> dict[str, Any]:
+        """Tests the chosen weights, once, and writes what the run ends with."""
+        load_weights(self.chosen, self.folder.path / ("best.safetensors" if self.ema is None else "best-ema.safetensors"))
+        found = evaluate(self.chosen, self.test, self.fabric.device, self.fabric.autocast)
+        logits, labels = found.logits.numpy(), found.labels.numpy()
+
+        def predictions(path: Any) -> None:
+            import numpy as np
+
+            with open(path, "wb") as file:
+                np.savez_compressed(file, logits=logits, labels=labels)
+
+        write_atomically(self.folder.path / "predictions.npz", predictions)
+        epochs = self.folder.epochs()
+        image = torch.zeros(1, self.config.model.channels, *self.config.model.image_size, device=self.fabric.device)
+        result = {
+            "status": "complete",
+            "epochs": len(epochs),
+            "chosen_epoch": max((record["epoch"] for record in epochs if record["best"]), default=0),
+            "test": metrics(found.logits, found.labels),
+            "validation": next((_validation(record) for record in reversed(epochs) if record["best"]), None),
+            "train_seconds_per_epoch": sum(record["train_seconds"] for record in epochs) / len(epochs),
+            "inference_seconds": sum(found.seconds),
+            "inference_seconds_per_batch": [sum(found.seconds) / len(found.seconds), float(torch.tensor(found.seconds).std(correction=0))],
+            "images_per_second": len(found.labels) / sum(found.seconds),
+            "peak_memory": measure.peak_memory(),
+            "parameters": measure.parameters(self.model),
+            "flops": measure.flops(self.chosen.eval(), image)[""],
+            "environment": {**measure.fingerprint(), "device": str(self.fabric.device), "processes": self.fabric.world_size},
+        }
+        self.folder.write_result(result)
+        self.folder.remove_checkpoints()
+        return result
+
+    def _models(self) -> dict[str, nn.Module]:
+        return {"model": self.model} if self.ema is None else {"model": self.model, "ema": self.ema}
+
+    def _stateful(self) -> list[Any]:
+        return [*self.optimizers, self.fabric.strategy.precision]
+
+    def _save(self) -> None:
+        self.folder.write_checkpoint(
+            self.progress.step, lambda path: save_checkpoint(path, self.progress, self._models(), self._stateful())
+        )
+
+    def _diagnosis(self, loss: float) -> str:
+        """Where it happened, the layers whose gradients are largest, and what to try."""
+        steps = len(self.loader)
+        norms = {name: float(p.grad.norm()) for name, p in self.model.named_parameters() if p.grad is not None}
+        worst = sorted(norms, key=lambda name: -norms[name] if math.isfinite(norms[name]) else -math.inf)[:3]
+        shown = ", ".join(f"{name} {norms[name]:.3g}" for name in worst)
+        place = f"epoch {self.progress.epochs}, step {self.progress.step - self.progress.epochs * steps} of {steps}"
+        return (
+            f"the loss became {loss} at {place}; largest gradient norms: {shown}. "
+            "Try a lower train.lr, train.clip=1.0, train.warmup=5, model.qk_norm=True or train.precision=32"
+        )
+
+
+def _parts(config: RunConfig, data: DataSet) -> tuple[Tensor, tuple[Images, Tensor | None] | None]:
+    """The training positions, and the validation images: the data set's own part where it brings one, else positions set aside."""
+    options = config.data
+    own = data.validation if options.folds is None else None
+    aside = 0 if own is not None else options.validation
+    training, held = split(
+        data.train.labels, seed=config.seed, validation=aside, folds=options.folds, fold=options.fold, subset=options.subset
+    )
+    if own is not None:
+        return training, (own, None)
+    return training, (data.train, held) if len(held) else None
+
+
+def _class_weights(labels: Tensor, classes: int) -> Tensor:
+    """N / (C count): rare classes count as much as common ones, and the mean over images is 1."""
+    return len(labels) / (classes * torch.bincount(labels, minlength=classes).clamp(min=1)).float()
+
+
+def _validation(record: dict[str, Any]) -> dict[str, float | None]:
+    return {"loss": record["validation_loss"], "accuracy": record["validation_accuracy"]}

@@ -1,0 +1,51 @@
+"""What training says while it goes on. Bars, logs and pruning belong to whoever listens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Step:
+    """One optimiser step: `step` of `steps` in `epoch`, and the running means of the epoch so far."""
+
+    epoch: int
+    step: int
+    steps: int
+    loss: float
+    accuracy: float
+    lr: float
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One epoch, trained and validated; a line of epochs.jsonl. Validation fields are None where there is no validation part."""
+
+    epoch: int
+    train_loss: float
+    train_accuracy: float
+    validation_loss: float | None
+    validation_accuracy: float | None
+    lr: float
+    train_seconds: float
+    validation_seconds: float
+    best: bool
+    scalars: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """All that the run needs to go on from here is on disk."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class End:
+    """The run is complete; `result` is what result.json holds."""
+
+    result: dict[str, Any]
+
+
+Event = Step | Epoch | Checkpoint | End

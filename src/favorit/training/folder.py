@@ -1,0 +1,133 @@
+"""A run on disk: the files of one folder, each written so that a kill at any moment leaves it whole or absent.
+
+config.json            first          checkpoint-<step>/     renamed into place whole
+lock                   flock          best.safetensors       weights that validation chose (best-ema.safetensors beside it)
+epochs.jsonl           append-only    predictions.npz        test logits and labels
+                                      result.json            last
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from favorit.errors import FavoritError
+
+SCHEMA = 1
+
+
+class RunFolder:
+    """The run in `path`."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Holds the run. The system releases it when its holder dies, however it dies."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with open(self.path / "lock", "a+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise FavoritError(
+                    f"{self.path} is being trained by another process: wait for it, or stop it; `favorit runs` shows what is there"
+                ) from None
+            yield
+
+    def write_config(self, meaning: dict[str, Any]) -> None:
+        write_json(self.path / "config.json", {"schema": SCHEMA, **meaning})
+
+    def config(self) -> dict[str, Any]:
+        """What the run was started with."""
+        return read_json(self.path / "config.json")
+
+    def result(self) -> dict[str, Any] | None:
+        """What the run ended with; None while it has not."""
+        path = self.path / "result.json"
+        return read_json(path) if path.exists() else None
+
+    def write_result(self, result: dict[str, Any]) -> None:
+        write_json(self.path / "result.json", {"schema": SCHEMA, **result})
+
+    def epochs(self) -> list[dict[str, Any]]:
+        """The records of the epochs; a last line cut short by a kill does not count."""
+        path = self.path / "epochs.jsonl"
+        if not path.exists():
+            return []
+        return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
+    def append_epoch(self, record: dict[str, Any]) -> None:
+        with open(self.path / "epochs.jsonl", "a") as file:
+            file.write(json.dumps(record) + "\n")
+
+    def cut_epochs(self, count: int) -> None:
+        """Keeps the first `count` records: those that the checkpoint knows of."""
+        lines = "".join(json.dumps(record) + "\n" for record in self.epochs()[:count])
+        write_atomically(self.path / "epochs.jsonl", lambda path: path.write_text(lines))
+
+    def checkpoints(self) -> list[Path]:
+        """The whole checkpoints, newest last."""
+        found = [path for path in self.path.glob("checkpoint-*") if path.name.removeprefix("checkpoint-").isdigit()]
+        return sorted(found, key=lambda path: int(path.name.removeprefix("checkpoint-")))
+
+    def write_checkpoint(self, step: int, write: Callable[[Path], None]) -> None:
+        """A folder that `write` fills, renamed into place; then the older ones go."""
+        old = self.checkpoints()
+        temporary, final = self.path / f"writing-{step}", self.path / f"checkpoint-{step}"
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir()
+        write(temporary)
+        for path in temporary.iterdir():
+            _sync(path)
+        if final in old:
+            return shutil.rmtree(temporary)
+        os.replace(temporary, final)
+        for path in old:
+            shutil.rmtree(path)
+        return None
+
+    def remove_checkpoints(self) -> None:
+        """A complete run needs none."""
+        for path in (*self.checkpoints(), *self.path.glob("writing-*")):
+            shutil.rmtree(path)
+
+
+def write_atomically(path: Path, write: Callable[[Path], Any]) -> None:
+    """`write` fills a temporary file beside `path`, which then takes its place."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        write(temporary)
+        _sync(temporary)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_json(path: Path, value: Any) -> None:
+    text = json.dumps(value, indent=1)
+    write_atomically(path, lambda temporary: temporary.write_text(text + "\n"))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a file of a run; an error that says which file is missing or damaged, and what to do."""
+    try:
+        value = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise FavoritError(f"{path.parent} is not a run: it has no {path.name}; `favorit runs` lists runs") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise FavoritError(f"{path} is damaged ({error}): restore it, or delete {path.parent} and train again") from None
+    if not isinstance(value, dict) or value.get("schema", 0) > SCHEMA:
+        raise FavoritError(f"{path} was written by a newer favorit (schema {value.get('schema')}, this one reads {SCHEMA}): upgrade")
+    return value
+
+
+def _sync(path: Path) -> None:
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())

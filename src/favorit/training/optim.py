@@ -1,0 +1,106 @@
+"""Optimisers and learning-rate schedules by name.
+
+A schedule is a pure function of the epoch as a real number, so that a resumed run needs no state of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from favorit.config import TrainConfig
+from favorit.spec import PositiveFloat, PositiveInt, Probability, Registry
+
+OPTIMIZERS: Registry[list[Optimizer]] = Registry("optimizer", context=("model", "lr", "weight_decay"))
+Schedule = Callable[[float, int], float]
+SCHEDULES: Registry[Schedule] = Registry("schedule")
+
+
+def build_optimizers(model: nn.Module, config: TrainConfig) -> list[Optimizer]:
+    """The optimisers of a run; more than one where parameters are treated differently."""
+    return OPTIMIZERS.build(config.optimizer, model=model, lr=config.lr, weight_decay=config.weight_decay)
+
+
+def _groups(parameters: Iterable[nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
+    """Matrices decay; biases, norms and single numbers do not."""
+    wanted = [p for p in parameters if p.requires_grad]
+    matrices, others = [p for p in wanted if p.ndim >= 2], [p for p in wanted if p.ndim < 2]
+    groups = ({"params": matrices, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0})
+    return [group for group in groups if group["params"]]
+
+
+@OPTIMIZERS.register("adamw")
+def adamw(model: nn.Module, lr: float, weight_decay: float, beta1: Probability = 0.9, beta2: Probability = 0.999) -> list[Optimizer]:
+    """Adam with decoupled weight decay."""
+    return [torch.optim.AdamW(_groups(model.parameters(), weight_decay), lr=lr, betas=(beta1, beta2), fused=True)]
+
+
+@OPTIMIZERS.register("adam")
+def adam(model: nn.Module, lr: float, weight_decay: float, beta1: Probability = 0.9, beta2: Probability = 0.999) -> list[Optimizer]:
+    """Adam; weight decay is added to the gradient."""
+    return [torch.optim.Adam(_groups(model.parameters(), weight_decay), lr=lr, betas=(beta1, beta2), fused=True)]
+
+
+@OPTIMIZERS.register("sgd")
+def sgd(model: nn.Module, lr: float, weight_decay: float, momentum: Probability = 0.9, nesterov: bool = False) -> list[Optimizer]:
+    """Stochastic gradient descent with momentum."""
+    groups = _groups(model.parameters(), weight_decay)
+    return [torch.optim.SGD(groups, lr=lr, momentum=momentum, nesterov=nesterov)]
+
+
+@OPTIMIZERS.register("muon")
+def muon(model: nn.Module, lr: float, weight_decay: float, momentum: Probability = 0.95) -> list[Optimizer]:
+    """Orthogonalised momentum for the matrices of the blocks, scaled to the size of AdamW's updates; AdamW for everything else."""
+    blocks = {id(p) for name, p in model.named_parameters() if name.startswith("blocks.") and p.ndim == 2}
+    inside = [p for p in model.parameters() if id(p) in blocks and p.requires_grad]
+    outside = [p for p in model.parameters() if id(p) not in blocks]
+    return [
+        torch.optim.Muon(inside, lr=lr, weight_decay=weight_decay, momentum=momentum, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(_groups(outside, weight_decay), lr=lr, fused=True),
+    ]
+
+
+def learning_rate_factor(config: TrainConfig, step: int, steps: int) -> float:
+    """What multiplies each optimiser's own rate at a step, with `steps` of them in an epoch: warm-up times schedule."""
+    rising = min((step + 1) / (config.warmup * steps), 1.0) if config.warmup else 1.0
+    return rising * SCHEDULES.build(config.schedule)(step / steps, config.epochs)
+
+
+@SCHEDULES.register("constant")
+def constant() -> Schedule:
+    """1."""
+    return lambda epoch, epochs: 1.0
+
+
+@SCHEDULES.register("cosine")
+def cosine(final: Probability = 0.0) -> Schedule:
+    """final + (1 - final) (1 + cos(pi epoch / epochs)) / 2."""
+    return lambda epoch, epochs: final + (1 - final) * (1 + math.cos(math.pi * min(epoch / epochs, 1.0))) / 2
+
+
+@SCHEDULES.register("step")
+def step(every: PositiveInt = 5, factor: PositiveFloat = 0.5) -> Schedule:
+    """factor^(floor(epoch / every))."""
+    return lambda epoch, epochs: factor ** math.floor(epoch / every)
+
+
+@SCHEDULES.register("one_cycle")
+def one_cycle(peak: Probability = 0.3, start: PositiveFloat = 25.0, end: PositiveFloat = 1e4) -> Schedule:
+    """A cosine from 1/start up to 1 at the share `peak` of the run, then a cosine down to 1/(start end)."""
+
+    def factor(epoch: float, epochs: int) -> float:
+        progress = min(epoch / epochs, 1.0)
+        if progress < peak:
+            return _cosine_between(1 / start, 1.0, progress / peak)
+        return _cosine_between(1.0, 1 / (start * end), (progress - peak) / (1 - peak))
+
+    return factor
+
+
+def _cosine_between(first: float, last: float, share: float) -> float:
+    return last + (first - last) * (1 + math.cos(math.pi * share)) / 2

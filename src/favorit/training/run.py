@@ -1,0 +1,204 @@
+"""A run from a configuration to its result, and the weights of a finished one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from favorit import seeds
+from favorit.config import ModelConfig, RunConfig, identify
+from favorit.data import DataSet, Preprocess, build_preprocess, find_images, load_dataset, read_image
+from favorit.errors import FavoritError
+from favorit.evaluate import metrics
+from favorit.model import ViT, create_model
+from favorit.model.layout import layers
+from favorit.training.engine import DivergedError, Training
+from favorit.training.events import End, Event
+from favorit.training.folder import RunFolder
+from favorit.training.state import load_weights
+
+PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run on disk."""
+
+    path: Path
+
+    @property
+    def id(self) -> str:
+        return self.path.name
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """What it ended with: status, test metrics, times, environment."""
+        result = RunFolder(self.path).result()
+        if result is None:
+            raise FavoritError(f"{self.path} is not finished: train it with the same configuration, and it goes on")
+        return result
+
+    @property
+    def epochs(self) -> list[dict[str, Any]]:
+        return RunFolder(self.path).epochs()
+
+    @property
+    def config(self) -> RunConfig:
+        return RunConfig(**RunFolder(self.path).config()["config"])
+
+
+def resolve(config: RunConfig, data: DataSet) -> RunConfig:
+    """The configuration with what the data decide: image size, channels and classes."""
+    size = build_preprocess(config.data.preprocess, data.mean, data.std).output_size(data.image_size)
+    model = config.model.replace(image_size=size, channels=data.channels, classes=len(data.classes))
+    return config.replace(model=model)
+
+
+def run_id(config: RunConfig, digest: str) -> str:
+    """The identifier of a resolved run: layers expanded, defaults left out, the data's content instead of its name."""
+    model = {key: value for key, value in config.model.changed().items() if key not in ("layout", "performer")}
+    mixers = [str(spec) for spec in layers(config.model.layout, config.model.performer, config.model.depth)]
+    data = {key: value for key, value in config.data.changed().items() if key != "name"}
+    return identify(
+        {"model": {**model, "layers": mixers}, "data": {**data, "digest": digest}, "train": config.train.changed(), "seed": config.seed}
+    )
+
+
+def train(
+    config: RunConfig | dict[str, Any],
+    *,
+    out: str | Path = "runs",
+    data_dir: str | Path | None = None,
+    accelerator: str = "auto",
+    devices: int = 1,
+    compiled: bool = False,
+    checkpoint_seconds: float = 60.0,
+    listen: Callable[[Event, RunConfig], bool | None] | None = None,
+) -> Run:
+    """Trains a configuration, or what is left of it, into `out`/<id>; a finished run is returned as it is.
+
+    `listen` hears every event on the first process; what it returns after an Epoch, if true, ends the run there.
+    """
+    config = RunConfig(**config) if isinstance(config, dict) else config
+    data = load_dataset(config.data.name, data_dir)
+    config = resolve(config, data)
+    identifier = run_id(config, data.digest)
+    folder = RunFolder(Path(out) / identifier)
+    if (finished := folder.result()) is not None:
+        return _finished(folder, finished)
+    model = create_model(config.model, seed=seeds.derive(config.seed, "model"))
+    fabric = _launch(accelerator, devices, config.train.precision)
+    with _held(folder, fabric.is_global_zero):
+        if fabric.is_global_zero:
+            folder.write_config({"id": identifier, "config": config.model_dump(mode="json"), "data": _card(data)})
+        training = Training(config, data, model, fabric, folder, compiled=compiled, every=checkpoint_seconds)
+        try:
+            _consume(training, config, listen)
+        except DivergedError as error:
+            if fabric.is_global_zero:
+                folder.write_result({"status": "failed", "error": str(error)})
+            raise
+    fabric.barrier()
+    return Run(folder.path)
+
+
+def _finished(folder: RunFolder, result: dict[str, Any]) -> Run:
+    if result["status"] == "failed":
+        raise FavoritError(f"{folder.path} failed before: {result['error']} (delete the folder to try the same again)")
+    return Run(folder.path)
+
+
+def _launch(accelerator: str, devices: int, precision: str) -> Any:
+    from lightning_fabric import Fabric
+
+    strategy = "ddp" if devices > 1 else "auto"
+    fabric = Fabric(accelerator=accelerator, devices=devices, strategy=strategy, precision=PRECISIONS[precision])  # type: ignore[arg-type]
+    fabric.launch()
+    return fabric
+
+
+def _held(folder: RunFolder, first: bool) -> AbstractContextManager[None]:
+    return folder.lock() if first else nullcontext()
+
+
+def _consume(training: Training, config: RunConfig, listen: Callable[[Event, RunConfig], bool | None] | None) -> None:
+    events = training.events()
+    answer: bool | None = None
+    while True:
+        try:
+            event = events.send(answer)
+        except StopIteration:
+            return
+        answer = listen(event, config) if listen is not None else None
+        if isinstance(event, End):
+            return
+
+
+def _card(data: DataSet) -> dict[str, Any]:
+    """What predicting needs of the data, so that the data themselves need not be there."""
+    return {
+        "digest": data.digest,
+        "classes": data.classes,
+        "mean": data.mean,
+        "std": data.std,
+        "image_size": data.image_size,
+        "channels": data.channels,
+    }
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A trained model that takes images as they come."""
+
+    model: ViT
+    classes: tuple[str, ...]
+    preprocess: Preprocess
+    image_size: tuple[int, int]
+    channels: int
+
+    def predict(self, images: Tensor) -> Tensor:
+        """uint8 (N, C, H, W) of the data set's size -> probabilities (N, classes)."""
+        expected = (self.channels, *self.image_size)
+        if images.dtype != torch.uint8 or tuple(images.shape[1:]) != expected:
+            raise FavoritError(
+                f"predict takes uint8 images of shape (N, {', '.join(map(str, expected))}), not {images.dtype} {tuple(images.shape)}"
+            )
+        with torch.inference_mode():
+            return torch.cat([self.model(self.preprocess(part)).softmax(-1) for part in images.split(256)])
+
+
+def load(run: str | Path | Run) -> Loaded:
+    """The weights that validation chose, ready to predict."""
+    path = run.path if isinstance(run, Run) else Path(run)
+    saved = RunFolder(path).config()
+    config, card = RunConfig(**saved["config"]), saved["data"]
+    model = create_model(ModelConfig(**saved["config"]["model"]), seed=seeds.derive(config.seed, "model")).eval()
+    load_weights(model, path / ("best.safetensors" if config.train.ema is None else "best-ema.safetensors"))
+    preprocess = build_preprocess(config.data.preprocess, card["mean"], card["std"])
+    return Loaded(model, tuple(card["classes"]), preprocess, tuple(card["image_size"]), card["channels"])
+
+
+def evaluate_run(path: str | Path, data_dir: str | Path | None = None) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The test metrics of a run's weights, computed anew, and the names of the classes."""
+    loaded, config = load(path), Run(Path(path)).config
+    data = load_dataset(config.data.name, data_dir)
+    if data.digest != RunFolder(path).config()["data"]["digest"]:
+        raise FavoritError(f"{config.data.name} is not the data that {path} was trained on: its content has changed")
+    probabilities = loaded.predict(data.test.images)
+    return metrics(probabilities.clamp(min=torch.finfo(probabilities.dtype).tiny).log(), data.test.labels), loaded.classes
+
+
+def predict_files(path: str | Path, images: Sequence[Path], top: int = 1) -> dict[Path, list[tuple[str, float]]]:
+    """For each image file (folders are searched) the `top` most probable classes."""
+    loaded = load(path)
+    files = find_images(images)
+    pixels = torch.stack([read_image(file, loaded.image_size, loaded.channels) for file in files])
+    values, places = loaded.predict(pixels).topk(min(top, len(loaded.classes)))
+    named = zip(files, values.tolist(), places.tolist(), strict=True)
+    return {file: [(loaded.classes[place], value) for place, value in zip(places, values, strict=True)] for file, values, places in named}

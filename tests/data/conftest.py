@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+SHARED = Path(__file__).parents[3] / "shared" / "data"
+
+
+@pytest.fixture(autouse=True)
+def _no_data_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test reads or writes the user's data directory."""
+    monkeypatch.setenv("FAVORIT_DATA", str(tmp_path / "data"))
+
+
+@pytest.fixture(scope="session")
+def real_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data directory with the published MNIST and CIFAR-10 files."""
+    if not (SHARED / "unpack").is_file():
+        pytest.skip("../shared/data is not there")
+    place = tmp_path_factory.mktemp("real")
+    subprocess.run([sys.executable, str(SHARED / "unpack"), str(place)], check=True, stdout=subprocess.DEVNULL)
+    return place
+
+
+@pytest.fixture
+def pixels() -> torch.Tensor:
+    """A few images with no two pixels alike in a channel, so that every displacement shows; no pixel is black."""
+    generator = torch.Generator().manual_seed(0)
+    flat = torch.stack([torch.randperm(255, generator=generator)[: 15 * 17] + 1 for _ in range(12 * 3)])
+    return flat.to(torch.uint8).view(12, 3, 15, 17)

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from typer.testing import CliRunner
+
+from favorit.cli.data import app
+from favorit.data import load_dataset
+from favorit.data.show import picture, save_picture
+from favorit.errors import FavoritError
+
+RUNNER = CliRunner()
+SET = load_dataset("synthetic(size=24, channels=3, classes=12, train=120, test=12)")
+
+
+def test_the_picture_shows_what_it_says() -> None:
+    content = picture(SET, "crop(3)|flip|cutout(6)", patch=6, seed=1)
+    assert [name for name, _ in content.samples] == list(SET.classes[:10])
+    for label, (_, images) in enumerate(content.samples):
+        members = SET.train.images[SET.train.labels == label]
+        assert images.shape == (10, 3, 24, 24)
+        assert all((members == image).flatten(1).all(1).any() for image in images)
+    assert [name for name, _ in content.steps] == ["original", "crop(3)", "flip", "cutout(6)"]
+    original, crop, flip, cutout = (image for _, image in content.steps)
+    assert torch.equal(flip, crop.flip(-1))
+    assert 9 <= int((cutout != flip).any(0).sum()) <= 36
+    assert content.histograms.shape == (3, 256)
+    assert torch.allclose(content.histograms.sum(1), torch.ones(3), atol=1e-5)
+    values = torch.arange(256) / 255
+    assert torch.allclose((content.histograms * values).sum(1), torch.tensor(SET.mean), atol=1e-3)
+    assert content.patches.shape == (4, 4, 3, 6, 6)
+    assert torch.equal(content.patches[1, 2], original[:, 6:12, 12:18])
+
+
+@pytest.mark.parametrize("text", ["digits", "synthetic(size=7, channels=1)", "synthetic(size=30, channels=2, classes=3, train=20)"])
+def test_pictures_of_all_shapes_are_drawn(text: str, tmp_path: Path) -> None:
+    save_picture(load_dataset(text), tmp_path / "out.png")
+    with Image.open(tmp_path / "out.png") as image:
+        assert image.size == (1650, 880)
+
+
+def test_mistakes_are_one_line(tmp_path: Path) -> None:
+    with pytest.raises(FavoritError, match=r"patch=25: in 1\.\.24"):
+        picture(SET, patch=25)
+    with pytest.raises(FavoritError, match="unknown augmentation 'flap'"):
+        picture(SET, "flap")
+    for path in (tmp_path / "nowhere" / "out.png", tmp_path / "out.unknown"):
+        with pytest.raises(FavoritError, match="cannot write"):
+            save_picture(SET, path)
+
+
+def test_the_commands(tmp_path: Path) -> None:
+    listed = RUNNER.invoke(app, ["list"])
+    assert listed.exit_code == 0
+    assert all(word in listed.output for word in ("digits", "cifar100", "folder:PATH", "CC BY-SA 3.0", "absent"))
+    as_json = json.loads(RUNNER.invoke(app, ["list", "--json"]).output)
+    assert as_json["cifar100"]["classes"] == 100
+    assert (as_json["digits"]["present"], as_json["cifar10"]["present"]) == (True, False)
+    out = tmp_path / "digits.png"
+    shown = RUNNER.invoke(app, ["show", "digits", "--out", str(out), "--augment", "crop(1)|rotate(10)", "--patch", "4"])
+    assert shown.exit_code == 0
+    assert out.is_file()
+    fetched = RUNNER.invoke(app, ["fetch", "digits"])
+    assert fetched.output == "digits: 1,437 training and 360 test images, no download needed\n"
+    assert isinstance(RUNNER.invoke(app, ["fetch", "digts"]).exception, FavoritError)
+
+
+@pytest.mark.parametrize("command", ["list", "fetch", "show"])
+def test_help_has_an_example(command: str) -> None:
+    shown = RUNNER.invoke(app, [command, "--help"])
+    assert f"favorit data {command}" in shown.output
+
+
+def test_present_files_are_listed(real_data: Path) -> None:
+    listed = json.loads(RUNNER.invoke(app, ["list", "--json", "--data-dir", str(real_data)]).output)
+    assert {name: row["present"] for name, row in listed.items() if "mnist" in name or "cifar" in name} == {
+        "mnist": True,
+        "fashion_mnist": False,
+        "cifar10": True,
+        "cifar100": False,
+    }
+
+
+def test_the_command_line_does_not_import_torch() -> None:
+    code = "import sys, favorit.cli.data; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from favorit.data import load_dataset, read_image
+from favorit.errors import FavoritError
+
+
+def fill(folder: Path, classes: Sequence[str] = ("cat", "dog"), count: int = 10, ending: str = "png") -> Path:
+    """`count` small images in each class, of many sizes; the class shows in the colour."""
+    for label, name in enumerate(classes):
+        (folder / name).mkdir(parents=True)
+        for number in range(count):
+            pixels = np.full((5 + number, 9, 3), 40 + 60 * label, np.uint8)
+            Image.fromarray(pixels).save(folder / name / f"{number}.{ending}")
+    return folder
+
+
+@pytest.mark.parametrize("ending", ["png", "jpg", "JPEG", "webp"])
+def test_class_folders_become_a_data_set_with_a_stratified_test_part(tmp_path: Path, ending: str) -> None:
+    fill(tmp_path / "pets", ending=ending)
+    (tmp_path / "pets" / "cat" / "notes.txt").write_text("not an image")
+    (tmp_path / "pets" / ".hidden").mkdir()
+    pets = load_dataset(f"folder:{tmp_path / 'pets'}")
+    assert pets.classes == ("cat", "dog")
+    assert pets.train.images.shape == (16, 3, 64, 64)
+    assert torch.bincount(pets.test.labels).tolist() == [2, 2]
+    assert pets.train.images.float().mean((1, 2, 3)).sub(40 + 60 * pets.train.labels).abs().max() < 3
+    assert load_dataset(f"folder:{tmp_path / 'pets'}").digest == pets.digest
+
+
+def test_the_size_is_a_parameter_and_the_place_does_not_matter(tmp_path: Path) -> None:
+    first, second = fill(tmp_path / "a"), fill(tmp_path / "b")
+    sets = [load_dataset(f"folder({str(path)!r}, image_size=20)") for path in (first, second)]
+    assert sets[0].train.images.shape[2:] == (20, 20)
+    assert sets[0].digest == sets[1].digest
+
+
+def test_train_val_and_test_folders_are_kept_apart(tmp_path: Path) -> None:
+    for part, count in (("train", 6), ("val", 3), ("test", 4)):
+        fill(tmp_path / part, count=count)
+    found = load_dataset(f"folder:{tmp_path}")
+    assert found.validation is not None
+    assert (len(found.train), len(found.validation), len(found.test)) == (12, 6, 8)
+
+
+def test_a_class_may_be_called_train(tmp_path: Path) -> None:
+    fill(tmp_path, ("plane", "train"))
+    assert load_dataset(f"folder:{tmp_path}").classes == ("plane", "train")
+
+
+def test_without_a_test_folder_part_of_the_training_images_tests(tmp_path: Path) -> None:
+    fill(tmp_path / "train")
+    fill(tmp_path / "val", count=1)
+    found = load_dataset(f"folder:{tmp_path}")
+    assert (len(found.train), len(found.test)) == (16, 4)
+
+
+def test_unreadable_files_are_named(tmp_path: Path) -> None:
+    fill(tmp_path)
+    (tmp_path / "cat" / "bad.png").write_bytes(b"not a picture")
+    whole = (tmp_path / "dog" / "1.png").read_bytes()
+    (tmp_path / "dog" / "half.png").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(FavoritError, match=r"2 of 22 images cannot be read: cat/bad\.png, dog/half\.png: repair or remove them"):
+        load_dataset(f"folder:{tmp_path}")
+
+
+@pytest.mark.parametrize(("classes", "message"), [((), "no images"), (("cat",), "only the class 'cat'")])
+def test_two_classes_are_needed(tmp_path: Path, classes: Sequence[str], message: str) -> None:
+    fill(tmp_path, classes)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FavoritError, match=message):
+        load_dataset(f"folder:{tmp_path}")
+
+
+def test_other_mistakes_with_folders(tmp_path: Path) -> None:
+    with pytest.raises(FavoritError, match="there is no such folder"):
+        load_dataset(f"folder:{tmp_path / 'nowhere'}")
+    fill(tmp_path / "few", count=1)
+    with pytest.raises(FavoritError, match="too few images to set some aside"):
+        load_dataset(f"folder:{tmp_path / 'few'}")
+    fill(tmp_path / "more" / "train")
+    fill(tmp_path / "more" / "test", ("cat", "fox"))
+    with pytest.raises(FavoritError, match="the classes fox have no training images"):
+        load_dataset(f"folder:{tmp_path / 'more'}")
+
+
+def test_images_of_any_mode_are_read(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (9, 7, 3), dtype=np.uint8)
+    palette = Image.fromarray(pixels).convert("P")
+    palette.info["transparency"] = bytes(range(256))
+    variants = [Image.fromarray(pixels).convert(mode) for mode in ("L", "RGB", "RGBA", "1", "CMYK")]
+    for number, image in enumerate([*variants, palette]):
+        path = tmp_path / f"{number}.{'jpg' if image.mode == 'CMYK' else 'png'}"
+        image.save(path)
+        assert read_image(path, (6, 5)).shape == (3, 6, 5)
+        assert read_image(path, (6, 5), channels=1).shape == (1, 6, 5)
+    path = tmp_path / "same.png"
+    Image.fromarray(pixels).save(path)
+    assert torch.equal(read_image(path, (9, 7)), torch.from_numpy(pixels).permute(2, 0, 1))
+    with pytest.raises(FavoritError, match="there is no such file"):
+        read_image(tmp_path / "none.png", (6, 5))
