@@ -147,7 +147,7 @@ class Parameter:
 
 def parameters_of(function: Callable[..., Any], leave_out: Iterable[str] = ()) -> dict[str, Parameter]:
     """The named parameters of a function or of a class's constructor, in order."""
-    hints = get_type_hints(function.__init__ if inspect.isclass(function) else function, include_extras=True)  # type: ignore[misc]
+    hints = get_type_hints(function.__init__ if inspect.isclass(function) else function, include_extras=True)
     named = inspect.signature(function).parameters.values()
     keep = [p for p in named if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL) and p.name not in set(leave_out)]
     return {p.name: Parameter(hints.get(p.name, Any), p.default) for p in keep}

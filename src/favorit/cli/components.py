@@ -18,10 +18,10 @@ def list_(
 
     Examples: [bold]favorit list[/bold], [bold]favorit list kernels[/bold], [bold]favorit list presets --json[/bold]
     """
-    from rich.console import Console
     from rich.table import Table
 
     from favorit.catalog import KINDS, list_components, written
+    from favorit.cli.console import open_console
 
     kinds = KINDS if kind is None else (kind,)
     found = {kind: {name: written(kind, name) for name in list_components(kind)} for kind in kinds}
@@ -32,4 +32,4 @@ def list_(
         table = Table(title=kind, title_justify="left", title_style="bold", show_header=False, box=None, padding=(0, 2, 0, 0))
         for name, text in names.items():
             table.add_row(name, text)
-        Console().print(table, "", markup=False)
+        open_console().print(table, "", markup=False)

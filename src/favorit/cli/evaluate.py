@@ -18,8 +18,7 @@ def evaluate(
 
     Example: [bold]favorit evaluate runs/0123456789abcdef[/bold]
     """
-    from rich.console import Console
-
+    from favorit.cli.console import open_console
     from favorit.cli.tables import class_table
     from favorit.training.run import evaluate_run
 
@@ -27,7 +26,7 @@ def evaluate(
     if as_json:
         typer.echo(json.dumps({"run": str(run), "classes": classes, **found}))
         return
-    console = Console()
+    console = open_console()
     overall = "accuracy {accuracy:.2%}   top 5 {top5:.2%}   loss {loss:.4f}   calibration error {calibration_error:.4f}".format(**found)
-    console.print(overall, highlight=False, soft_wrap=True)
+    console.print(overall, soft_wrap=True)
     console.print(class_table(found, classes), markup=False)

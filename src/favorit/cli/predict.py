@@ -20,9 +20,7 @@ def predict(
     Examples: [bold]favorit predict runs/0123456789abcdef cat.png[/bold],
     [bold]favorit predict runs/0123456789abcdef photos/ --top 3 --json[/bold]
     """
-    from rich.console import Console
-    from rich.table import Table
-
+    from favorit.cli.console import open_console, open_table
     from favorit.training.run import predict_files
 
     found = predict_files(run, images, top)
@@ -30,11 +28,8 @@ def predict(
         for path, classes in found.items():
             typer.echo(json.dumps({"image": str(path), "classes": [{"class": name, "probability": p} for name, p in classes]}))
         return
-    table = Table()
-    table.add_column("image")
-    table.add_column("class")
-    table.add_column("probability", justify="right")
+    table = open_table(**{"image": "left", "class": "left", "probability": "right"})
     for path, classes in found.items():
         for rank, (name, probability) in enumerate(classes):
             table.add_row(str(path) if rank == 0 else "", name, f"{probability:.2%}")
-    Console().print(table, markup=False)
+    open_console().print(table, markup=False)

@@ -11,16 +11,15 @@ COLUMNS = {
     "id": "run",
     "status": "status",
     "data.name": "data",
-    "model.layout": "layout",
-    "model.performer": "performer",
+    "layers": "layers",
     "model.position": "position",
     "seed": "seed",
     "epochs": "epochs",
     "test.accuracy": "test",
-    "validation.accuracy": "validation",
     "train_seconds_per_epoch": "s/epoch",
     "parameters": "parameters",
 }
+NUMBERS = ("seed", "epochs", "test.accuracy", "train_seconds_per_epoch", "parameters")
 
 
 def runs(
@@ -31,9 +30,7 @@ def runs(
 
     Examples: [bold]favorit runs[/bold], [bold]favorit runs elsewhere --json[/bold]
     """
-    from rich.console import Console
-    from rich.table import Table
-
+    from favorit.cli.console import open_console, open_table
     from favorit.training.records import runs as read
 
     found = read(folder)
@@ -43,13 +40,11 @@ def runs(
     if found.empty:
         typer.echo(f"no runs in {folder}: 'favorit train --out {folder}' makes one")
         return
-    table = Table()
     shown = {column: title for column, title in COLUMNS.items() if column in found}
-    for title in shown.values():
-        table.add_column(title)
+    table = open_table(**{title: "right" if column in NUMBERS else "left" for column, title in shown.items()})
     for row in found[list(shown)].itertuples(index=False):
         table.add_row(*(_written(column, value) for column, value in zip(shown, row, strict=True)))
-    Console().print(table, markup=False)
+    open_console().print(table, markup=False)
 
 
 def _written(column: str, value: Any) -> str:

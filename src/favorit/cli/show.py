@@ -21,9 +21,7 @@ def show(
     Examples: [bold]favorit show hybrid[/bold],
     [bold]favorit show hybrid --set model.layout=performer_first --set "model.performer=relu(m=64)"[/bold]
     """
-    from rich.console import Console
-    from rich.table import Table
-
+    from favorit.cli.console import open_console, open_table
     from favorit.cli.settings import parse_settings
     from favorit.model import create_model
     from favorit.model.summary import summarise
@@ -43,13 +41,10 @@ def show(
             )
         )
         return
-    table = Table(title=f"{preset}: {' x '.join(map(str, (model.config.channels, *model.config.image_size)))}", show_footer=True)
-    table.add_column("layer", "total")
-    table.add_column("what")
-    table.add_column("output", justify="right")
-    table.add_column("parameters", f"{total['parameters']:,}", justify="right")
-    table.add_column("MFLOPs", f"{total['flops'] / 1e6:,.2f}", justify="right")
+    size = " x ".join(map(str, (model.config.channels, *model.config.image_size)))
+    table = open_table(f"{preset}, {size}", layer="left", what="left", output="right", parameters="right", MFLOPs="right")
     for row in rows:
-        shape = " x ".join(map(str, row.shape))
-        table.add_row(row.layer, row.kind, shape, f"{row.parameters:,}", f"{row.flops / 1e6:,.2f}")
-    Console().print(table, markup=False)
+        table.add_row(row.layer, row.kind, " x ".join(map(str, row.shape)), f"{row.parameters:,}", f"{row.flops / 1e6:,.2f}")
+    table.add_section()
+    table.add_row("total", "", "", f"{total['parameters']:,}", f"{total['flops'] / 1e6:,.2f}")
+    open_console().print(table, markup=False)

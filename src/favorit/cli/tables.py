@@ -8,12 +8,13 @@ from typing import Any
 
 from rich.table import Table
 
+from favorit.cli.console import open_table
+
 
 def result_table(results: dict[str, dict[str, Any]]) -> Table:
     """One line for each run, and their mean where there are several."""
-    table = Table(title="test set")
-    for name in ("run", "accuracy", "top 5", "loss", "calibration", "epochs", "s/epoch", "images/s", "parameters"):
-        table.add_column(name, justify="left" if name == "run" else "right")
+    numbers = ("test", "top_5", "loss", "calibration", "epochs", "s/epoch", "images/s", "parameters")
+    table = open_table(run="left", **dict.fromkeys(numbers, "right"))
     for name, result in results.items():
         table.add_row(name, *_numbers(result), f"{result['parameters']:,}")
     if len(results) > 1:
@@ -38,9 +39,8 @@ def _numbers(result: dict[str, Any]) -> Sequence[str]:
 
 def class_table(test: dict[str, Any], classes: Sequence[str]) -> Table:
     """Precision, recall, F1 and the most frequent confusion of each class."""
-    table = Table(title="by class")
-    for name in ("class", "images", "precision", "recall", "F1", "most often taken for"):
-        table.add_column(name, justify="right" if name in ("images", "precision", "recall", "F1") else "left")
+    numbers = ("images", "precision", "recall", "F1")
+    table = open_table(**{"class": "left", **dict.fromkeys(numbers, "right"), "most_often_taken_for": "left"})
     for index, name in enumerate(classes):
         row = test["confusion"][index]
         wrong = [(count, other) for other, count in enumerate(row) if other != index and count]

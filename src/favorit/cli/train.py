@@ -32,20 +32,19 @@ def train(
     Examples: [bold]favorit train --epochs 5[/bold],
     [bold]favorit train --data cifar10 --preset hybrid --set model.layout=performer_first --set "model.performer=relu(m=128)"[/bold]
     """
-    from rich.console import Console
-
     from favorit.cli.compose import compose
+    from favorit.cli.console import open_console
     from favorit.cli.listen import listener
     from favorit.cli.tables import result_table
     from favorit.training import train as train_run
 
-    console = Console(stderr=as_json)
+    console = open_console(stderr=as_json)
     values = compose(config, preset, settings or [], data=data, epochs=epochs, seed=seed)
     finished = []
     for fold in range(folds) if folds else [None]:
         own = values if fold is None else values.replace(data=values.data.replace(folds=folds, fold=fold))
         if fold is not None:
-            console.print(f"fold {fold + 1} of {folds}", highlight=False)
+            console.print(f"fold {fold + 1} of {folds}")
         with listener(console, str(out / "tensorboard" / (f"fold-{fold}" if folds else "run")) if tensorboard else None) as listen:
             finished.append(
                 train_run(own, out=out, data_dir=data_dir, accelerator=accelerator, devices=devices, compiled=compiled, listen=listen)
@@ -53,6 +52,6 @@ def train(
     results: dict[str, dict[str, Any]] = {run.id: run.result for run in finished}
     console.print(result_table(results), markup=False)
     for run in finished:
-        console.print(f"run {run.id} in {run.path}", highlight=False, soft_wrap=True)
+        console.print(f"run {run.id} in {run.path}", soft_wrap=True)
         if as_json:
             typer.echo(json.dumps({"id": run.id, "path": str(run.path), **run.result}))

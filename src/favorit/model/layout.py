@@ -6,6 +6,7 @@ A layout is a name below, or a pattern such as `relu(m=64)|softmax` that is tile
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import groupby
 
 from favorit.attention import MIXERS
 from favorit.errors import FavoritError, unknown
@@ -44,3 +45,11 @@ def canonical(spec: Spec) -> Spec:
     entry = MIXERS[spec.name]
     values = entry.resolve(spec)
     return Spec(spec.name, (), {key: values[key] for key, p in entry.parameters.items() if key in values and values[key] != p.default})
+
+
+def shorten(mixers: list[Spec]) -> str:
+    """The layers as the shortest pattern: repeats counted, a whole period written once."""
+    texts = [str(spec) for spec in mixers]
+    period = next(n for n in range(1, len(texts) + 1) if len(texts) % n == 0 and texts == texts[:n] * (len(texts) // n))
+    runs = [(text, len(list(group))) for text, group in groupby(texts[:period])]
+    return "|".join(text if count == 1 else f"{text}*{count}" for text, count in runs)

@@ -32,7 +32,7 @@ def _row(path: Path) -> dict[str, Any]:
         return {"id": path.name, "status": "damaged", "error": str(error)}
     config = saved["config"]
     fields = {f"{section}.{key}": value for section in ("model", "data", "train") for key, value in config[section].items()}
-    found: dict[str, Any] = {"id": path.name, "status": _status(path, result), "seed": config["seed"], **fields}
+    found: dict[str, Any] = {"id": path.name, "status": _status(path, result), "seed": config["seed"], "layers": saved["layers"], **fields}
     if result is None:
         return {**found, "epochs": len(run.epochs())}
     numbers = {key: value for key, value in result.items() if isinstance(value, int | float) and key != "schema"}

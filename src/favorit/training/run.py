@@ -17,7 +17,7 @@ from favorit.data import DataSet, Preprocess, build_preprocess, find_images, loa
 from favorit.errors import FavoritError
 from favorit.evaluate import metrics
 from favorit.model import ViT, create_model
-from favorit.model.layout import layers
+from favorit.model.layout import layers, shorten
 from favorit.training.engine import DivergedError, Training
 from favorit.training.events import End, Event
 from favorit.training.folder import RunFolder
@@ -96,7 +96,8 @@ def train(
     fabric = _launch(accelerator, devices, config.train.precision)
     with _held(folder, fabric.is_global_zero):
         if fabric.is_global_zero:
-            folder.write_config({"id": identifier, "config": config.model_dump(mode="json"), "data": _card(data)})
+            shown = shorten(layers(config.model.layout, config.model.performer, config.model.depth))
+            folder.write_config({"id": identifier, "layers": shown, "config": config.model_dump(mode="json"), "data": _card(data)})
         training = Training(config, data, model, fabric, folder, compiled=compiled, every=checkpoint_seconds)
         try:
             _consume(training, config, listen)

@@ -1,0 +1,23 @@
+"""Where the commands write: tables as wide as they are where nobody looks at a screen, and as wide as the screen where somebody does."""
+
+from __future__ import annotations
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+WIDE = 200
+
+
+def open_console(stderr: bool = False) -> Console:
+    """A console; a pipe or a file has no width of its own, and nothing is cut there."""
+    console = Console(stderr=stderr, highlight=False)
+    return console if console.is_terminal else Console(stderr=stderr, highlight=False, width=WIDE)
+
+
+def open_table(title: str | None = None, **columns: str) -> Table:
+    """An empty table: names of columns (underscores are spaces) and `left` or `right` for each."""
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for name, justify in columns.items():
+        table.add_column(name.replace("_", " "), justify="right" if justify == "right" else "left", overflow="fold")
+    return table
