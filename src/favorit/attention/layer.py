@@ -75,7 +75,8 @@ class Attention(nn.Module):
         if x.shape[1] != prefix + math.prod(grid):
             raise FavoritError(f"{x.shape[1]} tokens came, but prefix={prefix} and grid={tuple(grid)} make {prefix + math.prod(grid)}")
         x = self.position.tokens(x, grid, prefix)
-        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, self.head_dim)).permute(2, 0, 3, 1, 4)
+        # Three views of one product: their gradients are put together in one copy.
+        q, k, v = (part.unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2) for part in self.qkv(x).chunk(3, -1))
         q, k = self.position.qk(self.norm_q(q), self.norm_k(k), grid, prefix)
         return q, k, v
 

@@ -1,0 +1,78 @@
+"""One entry for each registered position, stem, head and layout: what to try, and which invariants it is excused from and why.
+
+The conformance tests run every check over every case. An excused check must fail: an excuse that is no longer needed is removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Case:
+    """A spec to try, and the names of checks it need not pass with the reason for each."""
+
+    spec: str
+    excused: Mapping[str, str] = field(default_factory=dict)
+
+
+_TABLE_FOR_PREFIX = {"prefix_untouched": "a learned table has a row for the class token too, as the first ViT had"}
+_NOT_AT_START = "what it adds or turns is there from the start"
+_NOTHING_TO_LEARN = {"place_matters": "the control: tokens are a set"}
+
+POSITIONS: dict[str, tuple[Case, ...]] = {
+    "none": (Case("none", _NOTHING_TO_LEARN),),
+    "learned": (
+        Case("learned", {**_TABLE_FOR_PREFIX, "identity_at_start": _NOT_AT_START}),
+        Case("learned+rope2d", {**_TABLE_FOR_PREFIX, "identity_at_start": _NOT_AT_START}),
+    ),
+    "sincos2d": (
+        Case("sincos2d", {"identity_at_start": _NOT_AT_START}),
+        Case("sincos2d(base=100)+irpe_gate", {"identity_at_start": _NOT_AT_START}),
+    ),
+    "rope2d": (
+        Case("rope2d", {"identity_at_start": _NOT_AT_START}),
+        Case("rope2d(base=10)", {"identity_at_start": _NOT_AT_START}),
+    ),
+    "irpe_gate": (Case("irpe_gate"), Case("irpe_gate+string_gate")),
+    "string_gate": (Case("string_gate"), Case("string_gate(features=3)")),
+}
+
+_ONE_SIZE = {"another_size": "its fully connected layer is as large as one image"}
+
+STEMS: dict[str, tuple[Case, ...]] = {
+    "patch": (Case("patch(4)"), Case("patch((2, 4))"), Case("patch(3, crop=True)")),
+    "conv": (
+        Case("conv(channels=(4, 6))"),
+        Case("conv(channels=(4, 6), pool=each, act=gelu)"),
+        Case("conv(channels=(4, 6), tokens=1)", _ONE_SIZE),
+        Case("conv(channels=(4,), tokens=1, width=7, act=elu)", _ONE_SIZE),
+    ),
+    "resnet": (Case("resnet(channels=(4, 6))"), Case("resnet(channels=(4,), blocks=2, act=silu)")),
+}
+
+HEADS: dict[str, tuple[Case, ...]] = {
+    "cls": (Case("cls", {"reads_every_token": "the class token has gathered what the others know"}),),
+    "mean": (Case("mean"),),
+    "seqpool": (Case("seqpool"),),
+    "mlp": tuple(
+        Case(
+            spec,
+            {
+                "order_of_patches_is_free": "each token has weights of its own",
+                "any_number_of_tokens": "each token has weights of its own",
+            },
+        )
+        for spec in ("mlp(12, 9)", "mlp(7)")
+    ),
+}
+
+# By depth: S is softmax, P the performer. Half of an odd depth is rounded down.
+LAYOUTS: dict[str, dict[int, str]] = {
+    "all_standard": {1: "S", 4: "SSSS", 5: "SSSSS"},
+    "all_performer": {1: "P", 4: "PPPP", 5: "PPPPP"},
+    "intertwined": {1: "P", 4: "PSPS", 5: "PSPSP"},
+    "performer_first": {1: "S", 4: "PPSS", 5: "PPSSS"},
+    "standard_first": {1: "P", 4: "SSPP", 5: "SSPPP"},
+}

@@ -1,0 +1,77 @@
+"""Presets: the exact sizes of the five reproduced systems, and every one of them builds."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+import torch
+
+from cases_model import LAYOUTS
+from checks_model import randn
+from favorit import FavoritError, create_model, list_components
+from favorit.measure import parameters
+from favorit.model import PRESETS, preset
+
+SINGLE_TOKEN = [name for name, fields in PRESETS.items() if "tokens=1" in fields.get("stem", "")]
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "count"),
+    [
+        ("simple-vit", {}, 2_374_026),
+        ("vit", dict(head="mean", position="none"), 993_258),
+        ("vit", {}, 993_258 + 96 + 65 * 96),
+        ("hybrid", {}, 142_026),
+        ("linear-performer-summary", {}, 5_545_482),
+    ],
+)
+def test_size_is_the_published_one(name, overrides, count):
+    assert parameters(create_model(name, seed=0, **overrides)) == count
+
+
+@pytest.mark.parametrize("kernel", ["relu", "relu(m={m})", "favor(m={m})", "favor(m={m}, features=hyperbolic)"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_hybrid_has_one_size_in_every_layout_whatever_the_features(layout, kernel):
+    for m in (16, 128, 512) if "{m}" in kernel else (0,):
+        assert parameters(create_model("hybrid", seed=0, layout=layout, performer=kernel.format(m=m))) == 142_026
+
+
+def test_summary_of_section_4_has_25_tokens_and_a_head_of_2048_and_1024():
+    model = create_model("linear-performer-summary", seed=0)
+    assert model.features(torch.zeros(1, 3, 32, 32)).shape == (1, 25, 64)
+    assert [tuple(p.shape) for p in model.head.parameters() if p.ndim == 2] == [(2048, 25 * 64), (1024, 2048), (10, 1024)]
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_preset_builds_and_gives_finite_logits(name):
+    config = preset(name)
+    narrow = dict(dim=64) if name.startswith("conv-") else {}  # their fully connected layers have up to 63 million weights
+    says_so = pytest.warns(UserWarning, match="single token") if name in SINGLE_TOKEN else contextlib.nullcontext()
+    with says_so:
+        model = create_model(name, seed=0, **narrow).eval()
+    with torch.no_grad():
+        logits = model(randn(1, config.channels, *config.image_size, dtype=torch.float32))
+    assert logits.shape == (1, config.classes)
+    assert logits.isfinite().all()
+
+
+def test_every_system_of_the_five_is_there():
+    assert {"vit", "simple-vit", "hybrid", "hybrid-imagenet"} <= set(list_components("presets"))
+    assert len(SINGLE_TOKEN) == 6
+    relative = {
+        f"position-{mixer}-{position}" for mixer in ("softmax", "favor", "relu") for position in ("none", "rope2d", "irpe", "string")
+    }
+    assert relative <= set(PRESETS)
+    assert all(f"{name}-grid" in PRESETS for name in SINGLE_TOKEN), "the same backbone with its grid kept as tokens"
+
+
+def test_imagenet_preset_is_that_of_the_report():
+    config = preset("hybrid-imagenet")
+    assert (config.image_size, config.classes, config.dim, config.depth, config.heads, config.mlp_dim) == ((224, 224), 1000, 192, 8, 3, 768)
+    assert create_model(config, seed=0).stem.grid((224, 224)) == (28, 28)
+
+
+def test_unknown_preset_is_named():
+    with pytest.raises(FavoritError, match=r"unknown preset 'hybird': did you mean 'hybrid'\? known: .*simple-vit"):
+        create_model("hybird")

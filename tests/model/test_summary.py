@@ -1,0 +1,76 @@
+"""Summaries: parameters add up, and FLOPs are those one counts by hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from favorit import create_model
+from favorit.measure import parameters
+from favorit.model.summary import Row, summarise
+
+
+def rows(**overrides) -> dict[str, Row]:
+    return {row.layer: row for row in summarise(create_model("hybrid", seed=0, **overrides))}
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {},
+        dict(layout="performer_first", performer="learned(m=8)", position="learned+string_gate"),
+        dict(layout="linformer(k=8)", head="mlp(16)", mlp_dim=0, qk_norm=True, local="dwconv(3)"),
+        dict(stem="conv(channels=(4,), pool=each)", head="seqpool", position="none", image_size=(8, 12)),
+    ],
+    ids=["hybrid", "performers", "linformer", "conv"],
+)
+def test_parameters_and_flops_add_up_to_the_models(overrides):
+    model = create_model("hybrid", seed=0, **overrides)
+    found = summarise(model)
+    assert sum(row.parameters for row in found) == parameters(model)
+    assert [row.layer for row in found][:2] == ["stem", "position"]
+    assert found[-1].layer == "head"
+    assert len(found) == 3 + model.config.depth * (2 if model.config.mlp_dim else 1)
+    assert all(row.flops > 0 for row in found if row.layer != "position")
+
+
+def test_flops_of_known_layers_are_counted_by_hand():
+    """Two for each multiplication and addition; N tokens of 32x32 in patches of 4, and the class token."""
+    dim, hidden, heads, width, n = 64, 128, 4, 16, 65
+    found = rows()
+    linear = 2 * n * dim * 3 * dim + 2 * n * dim * dim
+    scores_and_mean = 2 * heads * n * n * width + 2 * heads * n * n * width
+    assert found["stem"].flops == 2 * 64 * (3 * 4 * 4) * dim
+    assert found["blocks.0.attention"].flops == linear + scores_and_mean
+    assert found["blocks.0.feed_forward"].flops == 2 * (2 * n * dim * hidden)
+    assert found["head"].flops == 2 * dim * 10
+
+
+def test_flops_of_linear_attention_are_linear_in_the_tokens():
+    """relu: features phi(k)^T [v, 1] and phi(q) (...), each N M (D + 1), with M rows of projection for q and for k before."""
+    dim, heads, width, m, n = 64, 4, 16, 32, 65
+    found = rows(layout="relu(m=32)")["blocks.0.attention"]
+    linear = 2 * n * dim * 3 * dim + 2 * n * dim * dim
+    assert found.flops == linear + heads * (2 * 2 * n * m * width + 2 * 2 * n * m * (width + 1))
+
+
+def test_rows_say_what_and_how_large():
+    found = rows(layout="favor(m=64)|softmax|favor(m=32)|softmax", image_size=(8, 16), classes=7)
+    assert [found[f"blocks.{layer}.attention"].kind for layer in range(4)] == ["favor(m=64)", "softmax", "favor(m=32)", "softmax"]
+    assert found["stem"] == Row("stem", "patch(4)", (8, 64), 3 * 16 * 64 + 64, 2 * 8 * 48 * 64)
+    assert found["position"] == Row("position", "learned", (9, 64), (1 + 9) * 64, 0)
+    assert (found["blocks.3.attention"].shape, found["head"].shape) == ((9, 64), (7,))
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_summary_leaves_the_model_as_it_was(training):
+    model = create_model("hybrid", seed=0, stem="conv(channels=(4,))", image_size=8).train(training)
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    summarise(model)
+    assert model.training is training
+    assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_summary_follows_the_precision_of_the_model():
+    assert summarise(create_model("hybrid", seed=0).double())[-1].shape == (10,)

@@ -1,0 +1,253 @@
+"""The whole model: seeds, states, batches, training mode, redraws, and what cannot be built.
+
+Shapes: B batch, N tokens, C model width.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from checks_model import randn, same_state, scatter, unreached
+from favorit import Attention, FavoritError, ModelConfig, ViT, create_model
+
+SMALL = ModelConfig(image_size=(8, 12), stem="patch(4)", dim=16, depth=2, heads=2, mlp_dim=24, classes=5)
+
+# One model for each way of writing every axis, so that what holds of models is asked of all of them.
+VARIANTS = {
+    "plain": {},
+    "mixed": dict(layout="favor(m=8)|relu(m=8)", position="learned+rope2d", head="mean"),
+    "learned": dict(layout="learned|mixture", position="sincos2d+irpe_gate", head="seqpool", norm="post"),
+    "linformer": dict(layout="linformer(k=4)", position="learned+string_gate"),
+    "controls": dict(layout="uniform|none", head="mlp(9)", norm="double", mlp_dim=0),
+    # The last convolution of a model with a class token is read by nobody: patches alone get it.
+    "extras": dict(head="mean", qk_norm=True, local="dwconv(3)", qkv_bias=False, out_bias=False, norm="double_inner", head_dim=12),
+    "conv": dict(stem="conv(channels=(4, 6))", layout="elu|gelu(m=8)", act="silu"),
+    "resnet": dict(stem="resnet(channels=(4,))", layout="exp(m=8)|softmax"),
+}
+
+
+def build(seed: int | None = 0, **overrides) -> ViT:
+    return create_model(SMALL, seed=seed, **overrides)
+
+
+def images(batch: int = 3, seed: int = 0, size: tuple[int, int] = (8, 12)) -> torch.Tensor:
+    return randn(batch, 3, *size, seed=seed, dtype=torch.float32)
+
+
+every_variant = pytest.mark.parametrize("overrides", VARIANTS.values(), ids=VARIANTS)
+
+
+@every_variant
+def test_same_seed_same_model_and_another_seed_another(overrides):
+    assert same_state(build(3, **overrides), build(3, **overrides))
+    assert not same_state(build(3, **overrides), build(4, **overrides))
+
+
+@every_variant
+def test_without_a_seed_torch_governs(overrides):
+    torch.manual_seed(7)
+    first, second = build(None, **overrides), build(None, **overrides)
+    torch.manual_seed(7)
+    assert same_state(first, build(None, **overrides))
+    assert not same_state(first, second)
+
+
+@every_variant
+def test_building_with_a_seed_leaves_torchs_generator_alone(overrides):
+    torch.manual_seed(7)
+    expected = torch.rand(3)
+    torch.manual_seed(7)
+    build(0, **overrides)
+    assert torch.equal(torch.rand(3), expected)
+
+
+@every_variant
+def test_state_dict_round_trip_gives_equal_outputs(overrides):
+    one, other = scatter(build(1, **overrides)), build(2, **overrides)
+    one(images())  # running statistics of batch norm
+    other.load_state_dict(one.state_dict())
+    assert torch.equal(one.eval()(images()), other.eval()(images()))
+
+
+@every_variant
+def test_images_of_a_batch_do_not_meet_in_evaluation(overrides):
+    model, batch = scatter(build(**overrides)).double().eval(), images().double()
+    torch.testing.assert_close(model(batch)[1:2], model(batch[1:2]), rtol=1e-10, atol=1e-10)
+
+
+@every_variant
+def test_gradients_reach_every_parameter_after_one_update(overrides):
+    model, batch = build(**overrides).double(), images().double()
+    assert unreached(model, lambda: model(batch), updates=1) == []
+
+
+@every_variant
+def test_logits_have_the_shape_of_the_classes_and_are_finite(overrides):
+    for batch in (1, 4):
+        logits = build(**overrides).eval()(images(batch))
+        assert logits.shape == (batch, 5)
+        assert logits.isfinite().all()
+
+
+@pytest.mark.parametrize(("channels", "classes"), [(1, 1), (2, 100), (7, 2)])
+def test_any_number_of_channels_and_classes(channels, classes):
+    model = build(channels=channels, classes=classes)
+    assert model(randn(2, channels, 8, 12, dtype=torch.float32)).shape == (2, classes)
+
+
+def test_features_are_the_class_token_and_the_patches():
+    assert build().features(images()).shape == (3, 1 + 2 * 3, 16)
+    assert build(head="mean").features(images()).shape == (3, 2 * 3, 16)
+
+
+def test_model_is_its_parts_in_order():
+    model, x = scatter(build()), images()
+    patches, grid = model.stem(x)
+    tokens = torch.cat([model.class_token.expand(3, 1, 16), patches], 1) + model.position.parts[0].table
+    for block in model.blocks:
+        tokens = block(tokens, grid, 1)
+    torch.testing.assert_close(model(x), model.head(tokens), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("rate", ["dropout", "emb_dropout", "drop_path"])
+def test_dropout_acts_in_training_only(rate):
+    model, plain = build(**{rate: 0.5}), build()
+    assert same_state(model, plain)
+    torch.manual_seed(0)
+    assert not torch.equal(model(images()), model(images()))
+    assert torch.equal(model.eval()(images()), plain(images()))
+
+
+def test_embedding_dropout_acts_before_the_blocks_and_dropout_in_them():
+    assert build(emb_dropout=0.3).dropout.p == 0.3
+    assert {module.p for module in build(emb_dropout=0.3).blocks.modules() if isinstance(module, nn.Dropout)} == {0.0}
+    assert {module.p for module in build(dropout=0.3).blocks.modules() if isinstance(module, nn.Dropout)} == {0.3}
+    assert build(dropout=0.3).dropout.p == 0.0
+
+
+def rows(model: ViT) -> list[torch.Tensor]:
+    return [block.attention.branch.mixer.kernel.projection.rows.clone() for block in model.blocks]
+
+
+@pytest.mark.parametrize("layout", ["favor(m=8)", "favor(m=8, features=hyperbolic)", "favor(m=8, orthogonal=False)", "relu(m=8)"])
+class TestRedraw:
+    def test_changes_the_features_of_all_layers_in_training_only(self, layout):
+        model = build(layout=layout)
+        before = rows(model)
+        model.eval().redraw(1)
+        assert all(torch.equal(one, other) for one, other in zip(before, rows(model), strict=True))
+        model.train().redraw(1)
+        assert not any(torch.equal(one, other) for one, other in zip(before, rows(model), strict=True))
+
+    def test_is_a_function_of_seed_layer_and_index(self, layout):
+        model, twin, other = build(layout=layout), build(layout=layout), build(1, layout=layout)
+        start = rows(model)
+        model.redraw(3)
+        model.redraw(2)
+        twin.redraw(2)
+        other.redraw(2)
+        assert all(torch.equal(one, two) for one, two in zip(rows(model), rows(twin), strict=True)), "whatever was drawn before"
+        assert not any(torch.equal(one, two) for one, two in zip(rows(model), rows(other), strict=True))
+        assert not torch.equal(*rows(model)), "layers differ"
+        model.redraw(0)
+        assert all(torch.equal(one, two) for one, two in zip(rows(model), start, strict=True)), "draw 0 is the start"
+
+    def test_travels_with_the_state(self, layout):
+        model, other = build(layout=layout), build(1, layout=layout)
+        model.redraw(5)
+        other.load_state_dict(model.state_dict())
+        assert torch.equal(model.eval()(images()), other.eval()(images()))
+
+
+def test_learned_rows_are_not_redrawn():
+    model, start = build(layout="relu(m=8, learned=True)"), build(layout="relu(m=8, learned=True)")
+    model.redraw(1)
+    assert same_state(model, start)
+
+
+@pytest.mark.parametrize("mixer", ["softmax(causal=True)", "favor(m=8, causal=True)", "relu(causal=True)", "uniform(causal=True)"])
+def test_causal_with_a_class_token_is_an_error_and_without_one_looks_back_only(mixer):
+    with pytest.raises(FavoritError, match=r"causal.*prefix=1.*head=mean"):
+        build(layout=mixer)
+    with pytest.raises(FavoritError, match=r"causal.*prefix=1.*head=mean"):
+        build(layout=f"softmax|{mixer}")
+    model, x = build(layout=mixer, head="mean").double(), images(1).double()
+    changed = x.clone()
+    changed[..., 4:, 4:8] += 1.0  # the patch of token 4
+    difference = (model.features(changed) - model.features(x)).abs().amax((0, 2))
+    assert (difference[:4] < 1e-12).all()
+    assert (difference[4:] > 1e-6).all()
+
+
+def test_qk_norm_takes_the_length_of_queries_and_keys_out():
+    model = build(qk_norm=True, qkv_bias=False).double()
+    longer = build(qk_norm=True, qkv_bias=False).double()
+    with torch.no_grad():
+        for block in longer.blocks:
+            block.attention.branch.qkv.weight[:32] *= 50.0
+    x = images().double()
+    torch.testing.assert_close(longer(x), model(x), rtol=1e-4, atol=1e-6)
+    assert not torch.allclose(build(qkv_bias=False).double()(x), model(x), rtol=1e-2)
+
+
+def test_local_adds_a_depthwise_convolution_of_v_on_a_non_square_grid_beside_the_class_token():
+    grid, dim, heads = (2, 5), 8, 2
+    attention = scatter(Attention(dim, heads, "none", local="dwconv(3)", prefix=1, seed=0).double())
+    x = randn(2, 11, dim)
+    v = (x @ attention.qkv.weight.mT + attention.qkv.bias)[..., 2 * dim :]
+    image = v[:, 1:].mT.reshape(2, dim, *grid)
+    filtered = F.conv2d(image, attention.local.filter.weight, attention.local.filter.bias, padding=1, groups=dim).flatten(2).mT
+    expected = attention.out(torch.cat([v[:, :1], v[:, 1:] + filtered], 1))
+    torch.testing.assert_close(attention(x, grid, 1), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_local_is_in_every_layer_of_a_model_on_a_non_square_grid():
+    model, plain = build(local="dwconv(3)"), build()
+    extra = sum(p.numel() for p in model.parameters()) - sum(p.numel() for p in plain.parameters())
+    assert extra == 2 * 16 * (3 * 3 + 1)
+    assert model(images()).isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (dict(heads=3), ["heads=3", "dim=16", "head_dim"]),
+        (dict(stem="patch(5)"), ["patch size (5, 5)", "(8, 12)", "crop=True"]),
+        (dict(layout="linformer(causal=True)"), ["linformer", "causal=True"]),
+        (dict(layout="favor(m=7, features=hyperbolic)"), ["favor", "m=7", "even"]),
+        (dict(position="rope2d", head_dim=6), ["rope2d", "6", "divisible by 4"]),
+        (dict(layout="favor(m=0)"), ["m=0", "greater than or equal to 1"]),
+        (dict(layout="softmax*3"), ["softmax*3", "depth=2", "multiple"]),
+        (dict(layout="relu(learned=True)"), ["learned=True", "m=128"]),
+        (dict(local="dwconv(2)"), ["dwconv", "size=2", "odd"]),
+        (dict(local="conv"), ["local operation 'conv'", "'dwconv'"]),
+        (dict(depht=2), ["unknown field", "'depht'", "'depth'"]),
+    ],
+    ids=lambda value: ",".join(map(str, value.values())) if isinstance(value, dict) else "",
+)
+def test_what_cannot_be_built_is_named(overrides, words):
+    with pytest.raises(FavoritError) as error:
+        build(**overrides)
+    message = str(error.value)
+    assert all(word in message for word in words), message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize("wrong", [None, 5, {"dim": 64}])
+def test_only_presets_and_configurations_are_models(wrong):
+    with pytest.raises(FavoritError, match=f"preset or a ModelConfig, not {type(wrong).__name__}"):
+        create_model(wrong)
+
+
+@pytest.mark.parametrize("autocast", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("layout", ["softmax", "favor(m=8)", "relu", "learned|mixture", "linformer(k=4)"])
+def test_half_precision_is_finite_in_values_and_gradients(layout, autocast):
+    model = build(layout=layout, position="learned+irpe_gate+rope2d")
+    with torch.autocast("cpu", autocast):
+        logits = model(images())
+    logits.float().square().sum().backward()
+    assert logits.isfinite().all()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())

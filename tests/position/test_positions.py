@@ -1,0 +1,185 @@
+"""Conformance of every registered position, and what sums of them mean.
+
+Shapes: B batch, H heads, N tokens, D head width, C model width.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from cases_model import POSITIONS as CASES
+from cases_model import Case
+from checks_model import assert_complete, checks_in, conform, every, randn, same_state, scatter, unreached
+from favorit import FavoritError
+from favorit.grids import Grid
+from favorit.position import POSITIONS, Absolute, Position, Relative, build_position
+
+DIM, HEADS, HEAD_DIM, GRID, PREFIX = 16, 2, 8, (4, 3), 2
+
+
+def build(spec: str, grid: Grid = GRID, seed: int = 0, layer: int = 0, prefix: int = PREFIX) -> Position:
+    place = dict(dim=DIM, heads=HEADS, head_dim=HEAD_DIM, grid=grid, prefix=prefix)
+    return build_position(spec, **place, seed=seed, layer=layer).double()
+
+
+def tensors(grid: Grid = GRID, batch: int = 3, prefix: int = PREFIX) -> tuple[Tensor, Tensor, Tensor]:
+    tokens = prefix + torch.Size(grid).numel()
+    return randn(batch, tokens, DIM), randn(batch, HEADS, tokens, HEAD_DIM, seed=1), randn(batch, HEADS, tokens, HEAD_DIM, seed=2)
+
+
+def place(position: Position, inputs: tuple[Tensor, Tensor, Tensor], grid: Grid = GRID, prefix: int = PREFIX) -> tuple[Tensor, ...]:
+    x, q, k = inputs
+    return position.tokens(x, grid, prefix), *position.qk(q, k, grid, prefix)
+
+
+def check_shape_and_type_kept(spec: str) -> None:
+    for dtype in (torch.float64, torch.float32, torch.bfloat16):
+        inputs = tuple(tensor.to(dtype) for tensor in tensors())
+        for before, after in zip(inputs, place(build(spec), inputs), strict=True):
+            assert before.shape == after.shape
+            assert before.dtype == after.dtype
+
+
+def check_prefix_untouched(spec: str) -> None:
+    inputs = tensors()
+    for before, after in zip(inputs, place(scatter(build(spec)), inputs), strict=True):
+        assert torch.equal(before[..., :PREFIX, :], after[..., :PREFIX, :])
+
+
+def check_prefix_untouched_by_qk(spec: str) -> None:
+    inputs = tensors()
+    for before, after in zip(inputs[1:], place(scatter(build(spec)), inputs)[1:], strict=True):
+        assert torch.equal(before[..., :PREFIX, :], after[..., :PREFIX, :])
+
+
+def check_prefix_only_shifts(spec: str) -> None:
+    """The queries and keys of patches are placed alike with and without a class token before them."""
+    position, (_, q, k) = scatter(build(spec)), tensors()
+    alone = position.qk(q[..., PREFIX:, :], k[..., PREFIX:, :], GRID, 0)
+    for longer, shorter in zip(position.qk(q, k, GRID, PREFIX), alone, strict=True):
+        assert torch.equal(longer[..., PREFIX:, :], shorter)
+
+
+def check_identity_at_start(spec: str) -> None:
+    inputs = tensors()
+    for before, after in zip(inputs, place(build(spec), inputs), strict=True):
+        assert torch.equal(before, after)
+
+
+def check_place_matters(spec: str) -> None:
+    """Equal tokens at different places are told apart, each place from each other."""
+    same = tuple(torch.ones_like(tensor) for tensor in tensors(batch=1))
+    placed = torch.cat([out.transpose(0, -2).flatten(1) for out in place(scatter(build(spec)), same)], 1)[PREFIX:]
+    distances = torch.cdist(placed, placed) + torch.eye(len(placed))
+    assert distances.min() > 1e-3
+
+
+def check_another_grid(spec: str) -> None:
+    """A grid that it was not built for is met by interpolation; `resize` makes that permanent and changes nothing else."""
+    grid = (3, 7)
+    position, inputs = scatter(build(spec)), tensors(grid)
+    expected = place(position, inputs, grid)
+    resized = copy.deepcopy(position)
+    resized.resize(grid)
+    for kept, made in zip(expected, place(resized, inputs, grid), strict=True):
+        torch.testing.assert_close(kept, made, rtol=0, atol=0)
+    assert all(parameter.requires_grad for parameter in resized.parameters())
+    assert unreached(resized, lambda: torch.cat([out.flatten() for out in place(resized, inputs, grid)])) == []
+
+
+def check_batch_independence(spec: str) -> None:
+    position, inputs = scatter(build(spec)), tensors()
+    for whole, alone in zip(place(position, inputs), place(position, tuple(t[1:2] for t in inputs)), strict=True):
+        assert torch.equal(whole[1:2], alone)
+
+
+def check_gradients_reach_every_parameter_after_one_update(spec: str) -> None:
+    position, inputs = build(spec), tensors()
+    assert unreached(position, lambda: torch.cat([out.flatten() for out in place(position, inputs)]), updates=1) == []
+
+
+def check_same_seed_same_position(spec: str) -> None:
+    torch.manual_seed(0)
+    first = build(spec, seed=5)
+    torch.manual_seed(0)
+    assert same_state(first, build(spec, seed=5))
+
+
+def check_state_dict_round_trip(spec: str) -> None:
+    one, other, inputs = scatter(build(spec)), build(spec, seed=1), tensors()
+    other.load_state_dict(one.state_dict())
+    for first, second in zip(place(one, inputs), place(other, inputs), strict=True):
+        assert torch.equal(first, second)
+
+
+CHECKS = checks_in(globals())
+
+
+def test_every_position_has_an_entry():
+    assert_complete(CASES, POSITIONS, CHECKS)
+
+
+@pytest.mark.parametrize(("case", "check"), every(CASES, CHECKS))
+def test_position_conforms(case: Case, check: str):
+    conform(case, check, CHECKS[check])
+
+
+@pytest.mark.parametrize("spec", [case.spec for entry in CASES.values() for case in entry])
+@settings(deadline=None, max_examples=10)
+@given(rows=st.integers(1, 9), columns=st.integers(1, 9), prefix=st.integers(0, 2))
+def test_any_grid_and_prefix_keep_shapes_and_stay_finite(spec, rows, columns, prefix):
+    grid = (rows, columns)
+    inputs = tensors(grid, 1, prefix)
+    for built in (grid, GRID):
+        for before, after in zip(inputs, place(scatter(build(spec, built, prefix=prefix)), inputs, grid, prefix), strict=True):
+            assert before.shape == after.shape
+            assert after.isfinite().all()
+
+
+def test_sum_applies_all_parts_one_after_the_other():
+    inputs = tensors()
+    whole = scatter(build("learned+sincos2d+rope2d+string_gate"))
+    expected = inputs
+    for part in whole.parts:
+        expected = place(part, expected)
+    for one, other in zip(place(whole, inputs), expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+    assert len(whole.parts) == 4
+    # The order of additions does not matter, nor does that of a rotation and an addition, which act at different points.
+    swapped = build("rope2d+string_gate+sincos2d+learned")
+    swapped.load_state_dict({f"parts.{[3, 2, 0, 1][int(key[6])]}{key[7:]}": value for key, value in whole.state_dict().items()})
+    torch.testing.assert_close(place(swapped, inputs)[0], place(whole, inputs)[0])
+    torch.testing.assert_close(place(swapped, inputs)[1], place(whole, inputs)[1])
+
+
+@pytest.mark.parametrize(
+    ("only", "names"), [(Absolute, ["LearnedTable", "SinCos2d"]), (Relative, ["Rope2d", "IrpeGate"])], ids=["absolute", "relative"]
+)
+def test_a_model_takes_the_absolute_parts_once_and_the_relative_parts_in_each_layer(only, names):
+    parts = build_position("learned+rope2d+sincos2d+irpe_gate", dim=DIM, heads=HEADS, head_dim=HEAD_DIM, only=only).parts
+    assert [type(part).__name__ for part in parts] == names
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ("rop2d", ["unknown position 'rop2d'", "'rope2d'", "string_gate"]),
+        ("learned+", ["learned+"]),
+        ("learned*2", ["learned * 2"]),
+        ("rope2d(bse=10)", ["'bse'", "'base'"]),
+        ("rope2d(base=0)", ["rope2d", "base=0", "greater than 0"]),
+        ("string_gate(features=0)", ["string_gate", "features=0", "greater than or equal to 1"]),
+        ("string_gate(features=2.5)", ["features=2.5", "integer"]),
+        ("", ["''"]),
+    ],
+)
+def test_bad_position_is_named(spec, words):
+    with pytest.raises(FavoritError) as error:
+        build(spec)
+    assert all(word in str(error.value) for word in words), str(error.value)

@@ -1,0 +1,196 @@
+"""The command: quick help, true tables, and one readable line for a mistake."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+import favorit
+from favorit.catalog import KINDS
+from favorit.cli import main
+from favorit.cli.settings import parse_settings
+
+HEAVY = ("torch", "numpy", "pandas", "sklearn", "matplotlib", "lightning_fabric")
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """Runs `favorit ...` in this process: exit status, stdout, stderr."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["favorit", *arguments])
+        monkeypatch.setenv("COLUMNS", "200")
+        with pytest.raises(SystemExit) as end:
+            main()
+        out, err = capsys.readouterr()
+        return end.value.code or 0, out, err
+
+    return run
+
+
+def process(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "favorit", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, **environment})
+
+
+def test_help_names_the_verbs_in_under_four_tenths_of_a_second():
+    seconds = []
+    for _ in range(5):
+        start = time.perf_counter()
+        done = process("--help")
+        seconds.append(time.perf_counter() - start)
+    assert done.returncode == 0
+    assert "list" in done.stdout
+    assert "show" in done.stdout
+    assert min(seconds) < 0.4
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["list", "--help"], ["show", "--help"], ["--version"]], ids=" ".join)
+def test_help_imports_nothing_heavy(arguments):
+    code = f"""
+import sys
+from favorit.cli import main
+sys.argv = ["favorit", *{arguments!r}]
+try:
+    main()
+finally:
+    print("heavy:", [name for name in {HEAVY!r} if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0
+    assert done.stdout.rstrip().endswith("heavy: []")
+
+
+def test_version(command):
+    assert command("--version") == (0, f"favorit {favorit.__version__}\n", "")
+
+
+@pytest.mark.parametrize("kind", [None, *KINDS])
+def test_list_names_every_component(command, kind):
+    status, out, err = command("list", *([kind] if kind else []))
+    assert (status, err) == (0, "")
+    for each in [kind] if kind else KINDS:
+        assert each in out
+        assert all(name in out for name in favorit.list_components(each))
+
+
+def test_list_shows_formulas_with_their_brackets(command):
+    out = " ".join(command("list", "positions")[1].split())
+    assert "[sin, cos](column w)" in out
+    assert "table[n]" in out
+
+
+@pytest.mark.parametrize("kind", [None, *KINDS])
+def test_list_as_json(command, kind):
+    status, out, _ = command("list", *([kind] if kind else []), "--json")
+    found = json.loads(out)
+    assert status == 0
+    assert {each: list(names) for each, names in found.items()} == {
+        each: favorit.list_components(each) for each in ([kind] if kind else KINDS)
+    }
+
+
+def test_show_is_a_table_with_the_total(command):
+    status, out, err = command("show", "hybrid")
+    assert (status, err) == (0, "")
+    for text in ("layer", "output", "parameters", "MFLOPs", "blocks.3.feed_forward", "142,026", "65 x 64"):
+        assert text in out
+
+
+def test_show_as_json_adds_up(command):
+    status, out, _ = command("show", "simple-vit", "--json")
+    found = json.loads(out)
+    assert (status, found["preset"], found["parameters"]) == (0, "simple-vit", 2_374_026)
+    assert found["config"]["dim"] == 128
+    for total in ("parameters", "flops"):
+        assert sum(layer[total] for layer in found["layers"]) == found[total]
+    assert {"layer", "kind", "shape", "parameters", "flops"} == set(found["layers"][0])
+
+
+def test_show_with_settings(command):
+    settings = ["model.layout=performer_first", "model.performer=relu(m=64)", "model.image_size=(28, 20)", "model.channels=1"]
+    status, out, _ = command("show", "hybrid", "--json", *(part for setting in settings for part in ("--set", setting)))
+    found = json.loads(out)
+    assert status == 0
+    assert [layer["kind"] for layer in found["layers"] if layer["layer"].endswith("attention")] == ["relu(m=64)"] * 2 + ["softmax"] * 2
+    assert found["config"]["image_size"] == [28, 20]
+    assert found["layers"][0]["shape"] == [35, 64]
+
+
+# Each line of the issue's "Bad input": what is set, and the field, the value and the valid choice that the answer must name.
+MISTAKES = {
+    "unknown preset": ("hybird", [], ["preset 'hybird'", "did you mean 'hybrid'", "simple-vit"]),
+    "unknown mixer": ("hybrid", ["model.layout=sofmax"], ["mixer 'sofmax'", "did you mean 'softmax'", "linformer"]),
+    "unknown kernel": ("hybrid", ["model.performer=favr"], ["mixer 'favr'", "did you mean 'favor'", "mixture"]),
+    "unknown position": ("hybrid", ["model.position=rope"], ["position 'rope'", "did you mean 'rope2d'", "sincos2d"]),
+    "unknown stem": ("hybrid", ["model.stem=pach(4)"], ["stem 'pach'", "did you mean 'patch'", "resnet"]),
+    "unknown head": ("hybrid", ["model.head=clss"], ["head 'clss'", "did you mean 'cls'", "seqpool"]),
+    "unknown field": ("hybrid", ["model.depht=2"], ["field", "'depht'", "did you mean 'depth'", "mlp_dim"]),
+    "unknown section": ("hybrid", ["modl.depth=2"], ["section", "'modl'", "did you mean 'model'"]),
+    "unknown parameter": ("hybrid", ["model.layout=favor(n=3)"], ["parameter of favor 'n'", "features", "m,"]),
+    "setting without a value": ("hybrid", ["model.depth"], ["'model.depth'", "section.key=value"]),
+    "setting without a section": ("hybrid", ["depth=2"], ["'depth=2'", "section.key=value"]),
+    "wrong type": ("hybrid", ["model.dim=wide"], ["dim='wide'", "integer"]),
+    "wrong type in a spec": ("hybrid", ["model.layout=favor(m=many)"], ["favor", "m=many", "integer"]),
+    "bad syntax": ("hybrid", ["model.layout=relu("], ["'relu('", "name(key=value"]),
+    "unhashable value": ("hybrid", ["model.dim={[]: 1}"], ["dim='{[]: 1}'", "integer"]),
+    "heads do not divide dim": ("hybrid", ["model.heads=7"], ["heads=7", "dim=64", "head_dim"]),
+    "patch does not divide": ("hybrid", ["model.stem=patch(5)"], ["(5, 5)", "(32, 32)", "crop=True"]),
+    "causal linformer": ("hybrid", ["model.layout=linformer(causal=True)", "model.head=mean"], ["linformer", "causal=True", "softmax"]),
+    "causal with cls": ("hybrid", ["model.layout=relu(causal=True)"], ["causal", "prefix=1", "head=mean"]),
+    "odd m for hyperbolic": ("hybrid", ["model.layout=favor(m=15, features=hyperbolic)"], ["m=15", "hyperbolic", "even"]),
+    "width for rope2d": ("hybrid", ["model.position=rope2d", "model.head_dim=6"], ["rope2d", "6", "divisible by 4"]),
+    "m below 1": ("hybrid", ["model.layout=relu(m=0)"], ["relu", "m=0", "greater than or equal to 1"]),
+    "layout does not fit": ("hybrid", ["model.layout=relu|softmax|relu"], ["layout='relu|softmax|relu'", "depth=4", "multiple"]),
+    "layout beyond reason": ("hybrid", ["model.layout=relu*99999999999"], ["relu * 99999999999", "cannot read"]),
+}
+
+
+@pytest.mark.parametrize(("preset", "settings", "words"), MISTAKES.values(), ids=MISTAKES)
+def test_mistake_is_one_line_and_exit_status_2(command, preset, settings, words):
+    status, out, err = command("show", preset, *(part for setting in settings for part in ("--set", setting)))
+    assert (status, out) == (2, "")
+    assert err.startswith("favorit: ")
+    assert err.count("\n") == 1, err
+    assert err.endswith("\n")
+    assert "Traceback" not in err
+    assert all(word in err for word in words), err
+
+
+def test_unknown_kind_is_one_line_and_exit_status_2(command):
+    status, out, err = command("list", "kernel")
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert "did you mean 'kernels'" in err
+
+
+def test_mistake_in_a_real_process_however_narrow_the_terminal():
+    done = process("show", "hybrid", "--set", "model.stem=patch([5, 5])", COLUMNS="30")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "(5, 5) does not divide the image (32, 32)" in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [["shw"], ["show"], ["show", "hybrid", "--jsn"]], ids=" ".join)
+def test_unknown_verbs_and_options_end_with_status_2_and_no_traceback(command, arguments):
+    status, _, err = command(*arguments)
+    assert status == 2
+    assert "Traceback" not in err
+    assert arguments[-1] in err or "PRESET" in err
+
+
+def test_a_reader_that_has_seen_enough_ends_the_command_without_a_word():
+    for options in ("", "--json"):
+        shell = f"set -o pipefail; {sys.executable} -m favorit list presets {options} | true"
+        done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=60)
+        assert (done.stdout, done.stderr) == ("", "")
+        assert done.returncode in (0, 1)  # click ends with 1 here
+
+
+def test_settings_are_literals_by_section():
+    settings = ["model.dim=128", "model.layout=relu(m=64)|softmax", "model.qk_norm=True", "model.local=None", "model.image_size = (28, 28)"]
+    expected = {"dim": 128, "layout": "relu(m=64)|softmax", "qk_norm": True, "local": None, "image_size": (28, 28)}
+    assert parse_settings(settings, ("model", "train")) == {"model": expected, "train": {}}

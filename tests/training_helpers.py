@@ -1,0 +1,152 @@
+"""What the tests of training share: a tiny configuration, ways to run it, and what two runs that mean the same must share bit for bit."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+from torch import Tensor
+
+import favorit
+from favorit import RunConfig, seeds
+from favorit.data import DataSet, load_dataset
+from favorit.model import ViT, create_model
+from favorit.training import Event, Run
+from favorit.training.engine import Training
+from favorit.training.folder import RunFolder
+from favorit.training.run import resolve
+
+SHARED = Path(__file__).parents[2] / "shared" / "data"
+DATA = "synthetic(size=8, classes=3, train=96, test=48)"
+MODEL: dict[str, Any] = dict(stem="patch(4)", dim=8, heads=2, depth=2, mlp_dim=16)
+TRAIN: dict[str, Any] = dict(epochs=2, batch_size=16, lr=0.01)
+TIMES = ("train_seconds", "validation_seconds")
+
+# All that can make a run differ from its repetition: dropout, stochastic depth, augmentation, EMA, random features drawn anew.
+LIVELY: dict[str, dict[str, Any]] = dict(
+    model=dict(layout="favor(m=8)|softmax", dropout=0.1, drop_path=0.1),
+    data=dict(augment="crop(1)|flip|cutout(2)|mixup(0.4)"),
+    train=dict(epochs=3, ema=0.9, redraw=4, clip=1.0, warmup=0.5, label_smoothing=0.1),
+)
+
+
+def plain(**sections: Any) -> dict[str, Any]:
+    """The tiny configuration with some fields changed, as a dictionary: model=..., data=..., train=..., seed=..."""
+    tiny = dict(model=MODEL, data=dict(name=DATA), train=TRAIN)
+    merged: dict[str, Any] = {section: {**values, **sections.pop(section, {})} for section, values in tiny.items()}
+    return {**merged, **sections}
+
+
+def tiny(**sections: Any) -> RunConfig:
+    """The same as a configuration."""
+    return RunConfig(**plain(**sections))
+
+
+def fit(out: Path, config: RunConfig, **options: Any) -> tuple[Run, list[Event]]:
+    """Trains in this process; the run and its events."""
+    events: list[Event] = []
+    run = favorit.train(config, out=out, accelerator="cpu", listen=lambda event, _: events.append(event), **options)
+    return run, events
+
+
+def held(out: Path, config: RunConfig, **options: Any) -> Training:
+    """A run in memory whose loop the test drives itself."""
+    from lightning_fabric import Fabric
+
+    data = load_dataset(config.data.name)
+    config = resolve(config, data)
+    folder = RunFolder(out / "held")
+    folder.path.mkdir(parents=True)
+    return Training(config, data, first_model(config), Fabric(accelerator="cpu", devices=1), folder, **{**dict(compiled=False, every=1e9), **options})
+
+
+def resolved(config: RunConfig) -> tuple[RunConfig, DataSet]:
+    data = load_dataset(config.data.name)
+    return resolve(config, data), data
+
+
+def first_model(config: RunConfig) -> ViT:
+    """The model that a resolved configuration starts with."""
+    return create_model(config.model, seed=seeds.derive(config.seed, "model"))
+
+
+def untimed(run: Run) -> list[dict[str, Any]]:
+    """The records of the epochs without what no two runs share."""
+    return [{key: value for key, value in record.items() if key not in TIMES} for record in run.epochs]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run decides: all of it but the times."""
+
+    epochs: list[dict[str, Any]]
+    result: dict[str, Any]
+    tensors: dict[str, Tensor]
+
+    @classmethod
+    def of(cls, run: Run) -> Outcome:
+        kept = ("status", "epochs", "chosen_epoch", "test", "validation", "parameters", "flops")
+        tensors = {f"{path.name}/{name}": value for path in sorted(run.path.glob("*.safetensors")) for name, value in load_file(path).items()}
+        with np.load(run.path / "predictions.npz") as saved:
+            tensors |= {f"predictions/{name}": torch.from_numpy(saved[name]) for name in saved}
+        return cls(untimed(run), {key: run.result[key] for key in kept}, tensors)
+
+
+def assert_bit_equal(found: Outcome, expected: Outcome) -> None:
+    assert found.epochs == expected.epochs
+    assert found.result == expected.result
+    assert found.tensors.keys() == expected.tensors.keys()
+    different = [name for name, value in expected.tensors.items() if not torch.equal(found.tensors[name], value)]
+    assert different == []
+
+
+def weights(run: Run, name: str = "best.safetensors") -> dict[str, Tensor]:
+    return load_file(run.path / name)
+
+
+def environment() -> dict[str, str]:
+    """For a child process: as many threads as this one, so that its numbers are the same bit for bit."""
+    return {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads()), "COLUMNS": "200"}
+
+
+def start(*arguments: str | Path, **options: Any) -> subprocess.Popen[str]:
+    """`python ARGUMENTS` as a process of its own."""
+    command = [sys.executable, *map(str, arguments)]
+    return subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(), **options)
+
+
+def finish(process: subprocess.Popen[str], timeout: float = 120) -> tuple[int, str, str]:
+    """Exit status, stdout and stderr of a process; it does not outlive its test."""
+    try:
+        out, err = process.communicate(timeout=timeout)
+    finally:
+        process.kill()
+    return process.returncode, out, err
+
+
+def pictures(folder: Path, counts: dict[str, int], size: tuple[int, int] = (8, 8), seed: int = 0) -> Path:
+    """FOLDER/class/NUMBER.png, `counts[class]` of them: noise around a level of grey that belongs to the class."""
+    generator = np.random.default_rng(seed)
+    for number, (name, count) in enumerate(counts.items()):
+        (folder / name).mkdir(parents=True)
+        level = 40 + 170 * number // max(len(counts) - 1, 1)
+        for index in range(count):
+            pixels = generator.integers(level - 40, level + 40, (*size, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / name / f"{index:03}.png")
+    return folder
+
+
+def files(folder: Path) -> Iterator[tuple[str, int]]:
+    """Every file below a folder with the time of its last change."""
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            yield str(path.relative_to(folder)), path.stat().st_mtime_ns
