@@ -1,4 +1,4 @@
-"""One entry for each registered mixer (a kernel is one): the specs its conformance is tried with, and what it is excused from, with the reason."""
+"""One entry for each registered mixer (a kernel is one): the specs it is tried with, and what it is excused from and why."""
 
 from __future__ import annotations
 

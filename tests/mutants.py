@@ -1,4 +1,4 @@
-"""Wrong implementations, most of them published ones. Each names the check that must reject it: a suite that lets one pass proves nothing."""
+"""Wrong implementations, most of them published ones. Each names the check that must reject it."""
 
 from __future__ import annotations
 

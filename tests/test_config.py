@@ -63,7 +63,7 @@ def test_configuration_is_frozen():
         (dict(image_size=True), ["image_size=True"]),
         (dict(image_size="32"), ["image_size='32'"]),
         (dict(image_size=(32,)), ["image_size=(32,)"]),
-        (dict(image_size=(32, 32, 3)), ["image_size=(32, 32, 3)", "2 items"]),
+        (dict(image_size=(32, 32, 3)), ["image_size=(32, 32, 3)", "(rows, columns)"]),
         (dict(image_size=(32, 0)), ["image_size=0", "greater than or equal to 1"]),
         (dict(dropout=1.0), ["dropout=1.0", "less than 1"]),
         (dict(emb_dropout=-0.1), ["emb_dropout=-0.1", "greater than or equal to 0"]),

@@ -32,10 +32,11 @@ TRAIN: dict[str, Any] = dict(epochs=2, batch_size=16, lr=0.01)
 TIMES = ("train_seconds", "validation_seconds")
 
 # All that can make a run differ from its repetition: dropout, stochastic depth, augmentation, EMA, random features drawn anew.
-LIVELY: dict[str, dict[str, Any]] = dict(
+LIVELY: dict[str, Any] = dict(
     model=dict(layout="favor(m=8)|softmax", dropout=0.1, drop_path=0.1),
-    data=dict(augment="crop(1)|flip|cutout(2)|mixup(0.4)"),
-    train=dict(epochs=3, ema=0.9, redraw=4, clip=1.0, warmup=0.5, label_smoothing=0.1),
+    data=dict(augment="crop(1)|flip|cutout(2)|mixup(0.4)", validation=0.25),
+    train=dict(epochs=3, ema=0.9, redraw=4, clip=1.0, warmup=0.5, label_smoothing=0.1, monitor="loss", batch_size=13),
+    seed=1,
 )
 
 
@@ -66,7 +67,9 @@ def held(out: Path, config: RunConfig, **options: Any) -> Training:
     config = resolve(config, data)
     folder = RunFolder(out / "held")
     folder.path.mkdir(parents=True)
-    return Training(config, data, first_model(config), Fabric(accelerator="cpu", devices=1), folder, **{**dict(compiled=False, every=1e9), **options})
+    return Training(
+        config, data, first_model(config), Fabric(accelerator="cpu", devices=1), folder, **{**dict(compiled=False, every=1e9), **options}
+    )
 
 
 def resolved(config: RunConfig) -> tuple[RunConfig, DataSet]:
@@ -95,7 +98,9 @@ class Outcome:
     @classmethod
     def of(cls, run: Run) -> Outcome:
         kept = ("status", "epochs", "chosen_epoch", "test", "validation", "parameters", "flops")
-        tensors = {f"{path.name}/{name}": value for path in sorted(run.path.glob("*.safetensors")) for name, value in load_file(path).items()}
+        tensors = {
+            f"{path.name}/{name}": value for path in sorted(run.path.glob("*.safetensors")) for name, value in load_file(path).items()
+        }
         with np.load(run.path / "predictions.npz") as saved:
             tensors |= {f"predictions/{name}": torch.from_numpy(saved[name]) for name in saved}
         return cls(untimed(run), {key: run.result[key] for key in kept}, tensors)

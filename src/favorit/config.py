@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
 
 from favorit.errors import FavoritError, unknown
-from favorit.spec import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Probability
+from favorit.spec import Flag, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Probability
 
 Self = TypeVar("Self", bound="Config")
 
@@ -46,15 +46,22 @@ def _sentence(problem: Any) -> str:
     place = ".".join(str(part) for part in problem["loc"] if isinstance(part, str) and part.isidentifier())
     if problem["type"] == "value_error":  # a sentence of our own, which names its field
         message = problem["msg"].removeprefix("Value error, ")
-        return f"{place}: {message}" if place else message
+        return f"{place}: {message}" if place and not message.startswith(place) else message
     return f"{place}={problem['input']!r} is not valid: {problem['msg'].lower()}"
 
 
 def _size(value: Any) -> Any:
-    return (value, value) if isinstance(value, int) else value
+    pair = (value, value) if isinstance(value, int) else value
+    if not isinstance(pair, list | tuple) or len(pair) != 2:
+        raise ValueError(f"image_size={value!r} is not valid: one number of pixels, or (rows, columns)")
+    return tuple(pair)
 
 
 ImageSize = Annotated[tuple[PositiveInt, PositiveInt], BeforeValidator(_size)]
+
+
+# `32` is a number to YAML and to --set.
+Precision = Annotated[Literal["32", "bf16", "fp16"], BeforeValidator(lambda value: "32" if value == 32 else value)]
 
 
 class ModelConfig(Config):
@@ -82,9 +89,9 @@ class ModelConfig(Config):
     dropout: Probability = 0.0
     emb_dropout: Probability = 0.0
     drop_path: Probability = 0.0
-    qkv_bias: bool = True
-    out_bias: bool = True
-    qk_norm: bool = False
+    qkv_bias: Flag = True
+    out_bias: Flag = True
+    qk_norm: Flag = False
     local: str | None = None
 
     @model_validator(mode="after")
@@ -104,7 +111,7 @@ class DataConfig(Config):
     name: str = "digits"
     augment: str | None = None
     preprocess: str | None = None
-    validation: float | int = 0.1
+    validation: NonNegativeInt | NonNegativeFloat = 0.1
     folds: PositiveInt | None = None
     fold: NonNegativeInt | None = None
     subset: PositiveInt | None = None
@@ -121,7 +128,7 @@ class TrainConfig(Config):
 
     epochs: PositiveInt = 10
     batch_size: PositiveInt = 128
-    drop_last: bool = False
+    drop_last: Flag = False
     optimizer: str = "adamw"
     lr: PositiveFloat = 1e-3
     weight_decay: NonNegativeFloat = 1e-4
@@ -129,13 +136,13 @@ class TrainConfig(Config):
     warmup: NonNegativeFloat = 0.0
     clip: PositiveFloat | None = None
     label_smoothing: Probability = 0.0
-    class_weights: bool = False
+    class_weights: Flag = False
     ema: Probability | None = None
     redraw: PositiveInt | Literal["never", "epoch"] = "never"
     monitor: Literal["accuracy", "loss"] = "accuracy"
     select: Literal["best", "last"] = "best"
     patience: PositiveInt | None = None
-    precision: Literal["32", "bf16", "fp16"] = "32"
+    precision: Precision = "32"
 
 
 class RunConfig(Config):

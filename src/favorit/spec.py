@@ -26,9 +26,10 @@ MOST_LAYERS = 10_000  # of one component in a pattern: a slip such as softmax*10
 
 PositiveInt = Annotated[int, Field(ge=1, strict=True)]
 NonNegativeInt = Annotated[int, Field(ge=0, strict=True)]
-PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Probability = Annotated[float, Field(ge=0, lt=1)]
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
+NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
+Probability = Annotated[float, Field(ge=0, lt=1, strict=True)]
+Flag = Annotated[bool, Field(strict=True)]
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,9 @@ class Parameter:
     def check(self, owner: str, name: str, value: Any) -> Any:
         config = None if hasattr(self.annotation, "model_config") else ConfigDict(arbitrary_types_allowed=True)
         try:
-            return TypeAdapter(self.annotation, config=config).validate_python(value)
+            # Strict, so that True is no number and '3' none either; but a list is as good as a tuple.
+            written = tuple(value) if isinstance(value, list) else value
+            return TypeAdapter(self.annotation, config=config).validate_python(written, strict=True)
         except ValidationError as error:
             reasons = "; ".join(sorted({problem["msg"].lower() for problem in error.errors()}))
             raise FavoritError(f"{owner}: {name}={_written(value)} is not valid: {reasons}") from None

@@ -131,8 +131,8 @@ def test_bad_layers_are_refused() -> None:
         Attention(16, 4, mixer="relu(causal=True)")(torch.randn(1, 5, 16), grid=(2, 2), prefix=1)
     with pytest.raises(FavoritError, match="7 tokens came"):
         Attention(16, 4)(torch.randn(1, 7, 16), grid=(2, 3))
+    mixer = build_mixer("linformer(k=2)", heads=2, head_dim=8, tokens=6)
     with pytest.raises(FavoritError, match=r"built for 6 tokens and got 5"):
-        mixer = build_mixer("linformer(k=2)", heads=2, head_dim=8, tokens=6)
         mixer(*tensors(5, 8))
     with pytest.raises(FavoritError, match="as many queries as keys"):
         builder("none")(head_dim=8, tokens=5)(*tensors(4, 8, n_keys=5))

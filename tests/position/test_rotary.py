@@ -86,5 +86,5 @@ def test_first_place_is_not_turned_and_angles_are_those_of_the_formula():
 
 @pytest.mark.parametrize("head_dim", [1, 2, 6, 10, 17])
 def test_head_width_not_divisible_by_four_is_an_error(head_dim):
-    with pytest.raises(FavoritError, match=rf"rope2d: head width {head_dim} is not valid.*divisible by 4"):
+    with pytest.raises(FavoritError, match=rf"rope2d: head_dim={head_dim} is not valid.*divisible by 4"):
         rope(head_dim)

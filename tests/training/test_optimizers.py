@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from training_helpers import first_model, fit, resolved, tiny
 
 from favorit import FavoritError
 from favorit.config import TrainConfig
 from favorit.training import Epoch
 from favorit.training.optim import OPTIMIZERS, build_optimizers
+from training_helpers import first_model, fit, resolved, tiny
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 from torch.optim import lr_scheduler
-from training_helpers import fit, tiny
 
 from favorit import FavoritError
 from favorit.config import TrainConfig
 from favorit.training import Epoch, Step
 from favorit.training.optim import SCHEDULES, learning_rate_factor
+from training_helpers import fit, tiny
 
 EPOCHS, STEPS = 10, 7
 

@@ -83,7 +83,7 @@ class Attention(nn.Module):
     def _check_prefix(self, prefix: int) -> None:
         if prefix and self.mixer.causal:
             raise FavoritError(
-                f"a causal mixer with prefix={prefix} is not valid: the first token would see only itself; use head=mean, seqpool or mlp"
+                f"a causal mixer with prefix={prefix} (head=cls) is not valid: the first token sees itself only; use head=mean or seqpool"
             )
 
 

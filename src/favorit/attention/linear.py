@@ -14,11 +14,10 @@ from torch.nn import functional as F
 
 from favorit.attention.kernel import Kernel
 from favorit.attention.mixer import MIXERS, Mixer, allowed_keys, full_precision, output_dtype
+from favorit.attention.streamed import TINY, finite, plain, streamed
 from favorit.errors import FavoritError
 from favorit.spec import Registry, parameters_of
 
-# Added to the mean weight of a row: a row whose features all vanish becomes the mean of v instead of 0/0.
-TINY = 1e-30
 BLOCK = 64
 
 
@@ -37,11 +36,10 @@ class Linear(Mixer):
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
         dtype = output_dtype(v)
         with full_precision(q, k, v) as (q, k, v):
-            phi_q, (phi_k, r) = self.kernel.queries(q), self._keys(k, key_mask)
-            # The normaliser is one more column of v: the sum of weights comes out of the same product as their sum of values.
-            v_and_one = F.pad(v, (0, 1), value=1.0)
-            attend = _causal if self.causal else _bidirectional
-            return attend(phi_q, phi_k, r, v_and_one).to(dtype)
+            if not self.causal and not torch.compiler.is_compiling():
+                return streamed(self.kernel, q, k, v, key_mask).to(dtype)
+            attend = _causal if self.causal else plain
+            return attend(self.kernel.queries(q), *self._keys(k, key_mask), v).to(dtype)
 
     def weights(self, q: Tensor, k: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
         with full_precision(q, k) as (q, k):
@@ -52,7 +50,7 @@ class Linear(Mixer):
                 scale = scale.masked_fill(~allowed, -torch.inf)
             kept = scale > -torch.inf
             count = kept.sum(-1, keepdim=True).clamp(min=1)
-            w = (phi_q @ phi_k.mT) * torch.exp(scale - _finite(scale.amax(-1, keepdim=True)))
+            w = (phi_q @ phi_k.mT) * torch.exp(scale - finite(scale.amax(-1, keepdim=True)))
             return (w + TINY * kept) / count / (w.sum(-1, keepdim=True) / count + TINY)
 
     def _keys(self, k: Tensor, key_mask: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -60,32 +58,15 @@ class Linear(Mixer):
         return phi_k, r if key_mask is None else r.masked_fill(~key_mask[:, None, :, None], -torch.inf)
 
 
-def _finite(r: Tensor) -> Tensor:
-    """A maximum over no keys is -inf; as the lowest finite number it can be subtracted from -inf."""
-    return r.clamp(min=torch.finfo(r.dtype).min)
-
-
-def _normalise(sums: Tensor, totals: Tensor) -> Tensor:
-    """sums = [sum_j w_j v_j, sum_j w_j] and totals = [sum_j v_j, count], over the keys seen -> the weighted mean."""
-    count = totals[..., -1:].clamp(min=1)
-    mean = (sums + TINY * totals) / count
-    # Where no key is seen the mean weight is 0 and so is every sum: the quotient needs any denominator but 0.
-    return mean[..., :-1] / mean[..., -1:].clamp(min=TINY)
-
-
-def _bidirectional(phi_q: Tensor, phi_k: Tensor, r: Tensor, v_and_one: Tensor) -> Tensor:
-    scale = torch.exp(r - _finite(r.amax(-2, keepdim=True)))
-    sums = phi_q @ (phi_k.mT @ (scale * v_and_one))
-    return _normalise(sums, (v_and_one * (r > -torch.inf)).sum(-2, keepdim=True))
-
-
-def _causal(phi_q: Tensor, phi_k: Tensor, r: Tensor, v_and_one: Tensor) -> Tensor:
+def _causal(phi_q: Tensor, phi_k: Tensor, r: Tensor, v: Tensor) -> Tensor:
     """Prefix sums over blocks of C tokens, O(N (M D + C (M + D))).
 
     Everything about key j is kept relative to the running maximum of r at the query that reads it, and rescaled as the maximum
     grows: with one maximum for all keys, a late key could push every earlier one below the smallest float.
     """
     n_queries, n_keys = phi_q.shape[-2], phi_k.shape[-2]
+    # The normaliser is one more column of v: the sum of weights comes out of the same products as their sum of values.
+    v_and_one = F.pad(v, (0, 1), value=1.0)
     totals = (v_and_one * (r > -torch.inf)).cumsum(-2)
     state = phi_k.new_zeros(*phi_k.shape[:2], phi_k.shape[-1], v_and_one.shape[-1])
     top = r.new_full((*r.shape[:2], 1, 1), torch.finfo(r.dtype).min)
@@ -106,7 +87,10 @@ def _causal(phi_q: Tensor, phi_k: Tensor, r: Tensor, v_and_one: Tensor) -> Tenso
         # Queries beyond the last key see all keys.
         blocks.append(phi_q[..., n_keys:, :] @ state)
         totals = torch.cat([totals, totals[..., -1:, :].expand(-1, -1, n_queries - n_keys, -1)], -2)
-    return _normalise(torch.cat(blocks, -2), totals[..., :n_queries, :])
+    sums, totals = torch.cat(blocks, -2), totals[..., :n_queries, :]
+    mean = (sums + TINY * totals) / totals[..., -1:].clamp(min=1)
+    # Where no key is seen yet the mean weight is 0 and so is every sum: the quotient needs any denominator but 0.
+    return mean[..., :-1] / mean[..., -1:].clamp(min=TINY)
 
 
 KERNELS: Registry[Kernel] = Registry("kernel", context=("head_dim", "layer", "seed"))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from typing import NoReturn
 
 import typer
-from rich.console import Console
+from typer.exceptions import TyperException
 
 from favorit import __version__
 from favorit.cli import components, data, evaluate, predict, runs, show, train
@@ -44,17 +46,23 @@ def _root(
 def main() -> None:
     """The entry point of the command."""
     try:
-        app()
+        sys.exit(app(standalone_mode=False))
     except FavoritError as error:
-        Console(stderr=True, soft_wrap=True, highlight=False).print(f"favorit: {error}", markup=False)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        typer.echo("favorit: interrupted; what was complete is kept, and the same command goes on from there", err=True)
-        sys.exit(130)
+        _end(f"favorit: {error}", 2)
+    except TyperException as error:
+        # A command or option that does not exist is one line; a group without a command shows its help, which is many.
+        message = (error.format_message() if hasattr(error, "format_message") else str(error)).strip()
+        _end(message if "\n" in message else f"favorit: {message} (favorit --help names what there is)", 2)
+    except (KeyboardInterrupt, typer.Abort):
+        _end("favorit: interrupted; what was complete is kept, and the same command goes on from there", 130)
     except BrokenPipeError:  # the reader of a pipe, such as `head`, has seen enough
-        sys.stderr.close()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except OSError as error:
         what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-        typer.echo(f"favorit: {what}; what was complete is kept, and the same command goes on once this is mended", err=True)
-        sys.exit(1)
+        _end(f"favorit: {what}; what was complete is kept, and the same command goes on once this is mended", 1)
+
+
+def _end(message: str, status: int) -> NoReturn:
+    typer.echo(message, err=True)
+    sys.exit(status)

@@ -25,7 +25,7 @@ class Rope2d(Relative):
     def __init__(self, head_dim: int, base: PositiveFloat = 100.0) -> None:
         super().__init__()
         if head_dim % 4:
-            raise FavoritError(f"rope2d: head width {head_dim} is not valid: two axes of rotated pairs need a width divisible by 4")
+            raise FavoritError(f"rope2d: head_dim={head_dim} is not valid: two axes of rotated pairs need a width divisible by 4")
         self.base = base
 
     def qk(self, q: Tensor, k: Tensor, grid: Grid, prefix: int) -> tuple[Tensor, Tensor]:

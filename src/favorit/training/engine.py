@@ -113,7 +113,7 @@ class Training:
     def events(self) -> Generator[Event, bool | None, None]:
         """Trains from the last checkpoint to the end. Sending True after an Epoch asks to stop there, as if it were the last."""
         self._resume()
-        options, stop = self.config.train, False
+        options, stop = self.config.train, self._out_of_patience()
         while self.progress.epochs < options.epochs and not stop:
             yield from self._train_epoch()
             epoch = self._finish_epoch()
@@ -172,9 +172,10 @@ class Training:
         for optimizer in self.optimizers:
             optimizer.zero_grad()
         self.fabric.backward(loss)
-        value = losses.item()
+        truth = targets if targets.ndim == 1 else targets.argmax(-1)
+        value, correct, seen = self._over_ranks(losses.item(), (logits.argmax(-1) == truth).sum().item(), len(images))
         if not math.isfinite(value):
-            raise DivergedError(self._diagnosis(value))
+            raise DivergedError(self._diagnosis(f"the loss became {value}"))
         if options.clip is not None:
             for optimizer in self.optimizers:
                 self.fabric.clip_gradients(self.forward, optimizer, max_norm=options.clip, error_if_nonfinite=False)
@@ -182,10 +183,16 @@ class Training:
             optimizer.step()
         if self.ema is not None:
             self.ema.update_parameters(self.model)
-        truth = targets if targets.ndim == 1 else targets.argmax(-1)
         progress.loss_sum += value
-        progress.correct += int((logits.argmax(-1) == truth).sum())
-        progress.seen += len(images)
+        progress.correct += int(correct)
+        progress.seen += int(seen)
+
+    def _over_ranks(self, *numbers: float) -> list[float]:
+        """The sums over all processes: each reports the same epoch, stops at the same loss and resumes from the same progress."""
+        if self.fabric.world_size == 1:
+            return list(numbers)
+        own = torch.tensor(numbers, dtype=torch.float64, device=self.fabric.device)
+        return self.fabric.all_reduce(own, reduce_op="sum").tolist()  # type: ignore[union-attr]
 
     def _redraw(self) -> None:
         every, step = self.config.train.redraw, self.progress.step
@@ -204,6 +211,8 @@ class Training:
                 (found.logits.argmax(-1) == found.labels).double().mean().item(),
             )
             seconds = sum(found.seconds)
+            if not math.isfinite(loss):
+                raise DivergedError(self._diagnosis(f"the validation loss became {loss}"))
         score = {"accuracy": accuracy, "loss": None if loss is None else -loss}[options.monitor]
         better = options.select == "last" or score is None or progress.best is None or score > progress.best
         if score is not None and (progress.best is None or score > progress.best):
@@ -280,7 +289,7 @@ class Training:
             self.progress.step, lambda path: save_checkpoint(path, self.progress, self._models(), self._stateful())
         )
 
-    def _diagnosis(self, loss: float) -> str:
+    def _diagnosis(self, what: str) -> str:
         """Where it happened, the layers whose gradients are largest, and what to try."""
         steps = len(self.loader)
         norms = {name: float(p.grad.norm()) for name, p in self.model.named_parameters() if p.grad is not None}
@@ -288,7 +297,7 @@ class Training:
         shown = ", ".join(f"{name} {norms[name]:.3g}" for name in worst)
         place = f"epoch {self.progress.epochs}, step {self.progress.step - self.progress.epochs * steps} of {steps}"
         return (
-            f"the loss became {loss} at {place}; largest gradient norms: {shown}. "
+            f"{what} at {place}; largest gradient norms: {shown}. "
             "Try a lower train.lr, train.clip=1.0, train.warmup=5, model.qk_norm=True or train.precision=32"
         )
 

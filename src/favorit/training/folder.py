@@ -46,12 +46,12 @@ class RunFolder:
 
     def config(self) -> dict[str, Any]:
         """What the run was started with."""
-        return read_json(self.path / "config.json")
+        return read_json(self.path / "config.json", config=dict, data=dict)
 
     def result(self) -> dict[str, Any] | None:
         """What the run ended with; None while it has not."""
         path = self.path / "result.json"
-        return read_json(path) if path.exists() else None
+        return read_json(path, status=str) if path.exists() else None
 
     def write_result(self, result: dict[str, Any]) -> None:
         write_json(self.path / "result.json", {"schema": SCHEMA, **result})
@@ -61,7 +61,10 @@ class RunFolder:
         path = self.path / "epochs.jsonl"
         if not path.exists():
             return []
-        return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+        try:
+            return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise _damaged(path, error) from None
 
     def append_epoch(self, record: dict[str, Any]) -> None:
         with open(self.path / "epochs.jsonl", "a") as file:
@@ -83,9 +86,13 @@ class RunFolder:
         temporary, final = self.path / f"writing-{step}", self.path / f"checkpoint-{step}"
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir()
-        write(temporary)
-        for path in temporary.iterdir():
-            _sync(path)
+        try:
+            write(temporary)
+            for path in temporary.iterdir():
+                _sync(path)
+        except BaseException:  # on a full disk half a checkpoint is in the way
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
         if final in old:
             return shutil.rmtree(temporary)
         os.replace(temporary, final)
@@ -94,9 +101,12 @@ class RunFolder:
         return None
 
     def remove_checkpoints(self) -> None:
-        """A complete run needs none."""
+        """A complete run needs none, nor what killed processes left half written."""
         for path in (*self.checkpoints(), *self.path.glob("writing-*")):
             shutil.rmtree(path)
+        for path in self.path.glob(".*"):
+            if path.suffix.removeprefix(".").isdigit():
+                path.unlink()
 
 
 def write_atomically(path: Path, write: Callable[[Path], Any]) -> None:
@@ -115,17 +125,26 @@ def write_json(path: Path, value: Any) -> None:
     write_atomically(path, lambda temporary: temporary.write_text(text + "\n"))
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a file of a run; an error that says which file is missing or damaged, and what to do."""
+def read_json(path: Path, **parts: type) -> dict[str, Any]:
+    """The object in a file of a run with its `parts`; an error that says which file is missing or damaged, and what to do."""
     try:
         value = json.loads(path.read_text())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise FavoritError(f"{path.parent} is not a run: it has no {path.name}; `favorit runs` lists runs") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise FavoritError(f"{path} is damaged ({error}): restore it, or delete {path.parent} and train again") from None
-    if not isinstance(value, dict) or value.get("schema", 0) > SCHEMA:
-        raise FavoritError(f"{path} was written by a newer favorit (schema {value.get('schema')}, this one reads {SCHEMA}): upgrade")
+        raise _damaged(path, error) from None
+    if not isinstance(value, dict) or not isinstance(value.get("schema"), int):
+        raise _damaged(path, "no object with a schema")
+    if value["schema"] > SCHEMA:
+        raise FavoritError(f"{path} was written by a newer favorit (schema {value['schema']}, this one reads {SCHEMA}): upgrade")
+    for name, kind in parts.items():
+        if not isinstance(value.get(name), kind):
+            raise _damaged(path, f"no {name}")
     return value
+
+
+def _damaged(path: Path, reason: object) -> FavoritError:
+    return FavoritError(f"{path} is damaged ({reason}): restore it, or delete {path.parent} and train again")
 
 
 def _sync(path: Path) -> None:

@@ -14,6 +14,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from favorit.config import TrainConfig
+from favorit.errors import FavoritError
 from favorit.spec import PositiveFloat, PositiveInt, Probability, Registry
 
 OPTIMIZERS: Registry[list[Optimizer]] = Registry("optimizer", context=("model", "lr", "weight_decay"))
@@ -49,6 +50,8 @@ def adam(model: nn.Module, lr: float, weight_decay: float, beta1: Probability = 
 @OPTIMIZERS.register("sgd")
 def sgd(model: nn.Module, lr: float, weight_decay: float, momentum: Probability = 0.9, nesterov: bool = False) -> list[Optimizer]:
     """Stochastic gradient descent with momentum."""
+    if nesterov and not momentum:
+        raise FavoritError("sgd: nesterov=True needs momentum above 0")
     groups = _groups(model.parameters(), weight_decay)
     return [torch.optim.SGD(groups, lr=lr, momentum=momentum, nesterov=nesterov)]
 

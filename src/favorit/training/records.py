@@ -27,14 +27,20 @@ def runs(folder: str | Path = "runs") -> pandas.DataFrame:
 def _row(path: Path) -> dict[str, Any]:
     run = RunFolder(path)
     try:
-        saved, result = run.config(), run.result()
+        saved, result, epochs = run.config(), run.result(), run.epochs()
     except FavoritError as error:
         return {"id": path.name, "status": "damaged", "error": str(error)}
     config = saved["config"]
     fields = {f"{section}.{key}": value for section in ("model", "data", "train") for key, value in config[section].items()}
-    found: dict[str, Any] = {"id": path.name, "status": _status(path, result), "seed": config["seed"], "layers": saved["layers"], **fields}
+    found: dict[str, Any] = {
+        "id": path.name,
+        "status": _status(path, result),
+        "seed": config["seed"],
+        "layers": saved.get("layers"),
+        **fields,
+    }
     if result is None:
-        return {**found, "epochs": len(run.epochs())}
+        return {**found, "epochs": len(epochs)}
     numbers = {key: value for key, value in result.items() if isinstance(value, int | float) and key != "schema"}
     tested = {f"test.{key}": value for key, value in result.get("test", {}).items() if isinstance(value, float)}
     validated = {f"validation.{key}": value for key, value in (result.get("validation") or {}).items()}

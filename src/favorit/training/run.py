@@ -95,10 +95,14 @@ def train(
     model = create_model(config.model, seed=seeds.derive(config.seed, "model"))
     fabric = _launch(accelerator, devices, config.train.precision)
     with _held(folder, fabric.is_global_zero):
+        # Another process may have finished it since the first look: models were built and libraries imported.
+        if (finished := fabric.broadcast(folder.result() if fabric.is_global_zero else None)) is not None:
+            return _finished(folder, finished)
+        # Whatever is wrong with the configuration shows here, before there is a run to list.
+        training = Training(config, data, model, fabric, folder, compiled=compiled, every=checkpoint_seconds)
         if fabric.is_global_zero:
             shown = shorten(layers(config.model.layout, config.model.performer, config.model.depth))
             folder.write_config({"id": identifier, "layers": shown, "config": config.model_dump(mode="json"), "data": _card(data)})
-        training = Training(config, data, model, fabric, folder, compiled=compiled, every=checkpoint_seconds)
         try:
             _consume(training, config, listen)
         except DivergedError as error:
@@ -119,7 +123,11 @@ def _launch(accelerator: str, devices: int, precision: str) -> Any:
     from lightning_fabric import Fabric
 
     strategy = "ddp" if devices > 1 else "auto"
-    fabric = Fabric(accelerator=accelerator, devices=devices, strategy=strategy, precision=PRECISIONS[precision])  # type: ignore[arg-type]
+    try:
+        fabric = Fabric(accelerator=accelerator, devices=devices, strategy=strategy, precision=PRECISIONS[precision])  # type: ignore[arg-type]
+    except (ValueError, TypeError, RuntimeError) as error:
+        reason = " ".join(str(error).split())
+        raise FavoritError(f"accelerator={accelerator!r} with devices={devices} cannot be used here: {reason}") from None
     fabric.launch()
     return fabric
 

@@ -5,6 +5,7 @@ Random numbers are not part of it: order, augmentation, dropout and features are
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import nn
 
 from favorit.errors import FavoritError
@@ -39,7 +40,8 @@ class Progress:
 
 def save_weights(model: nn.Module, path: Path) -> None:
     """The state dictionary, random features included, as safetensors."""
-    save_file({name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}, path)
+    # By way of bytes: what safetensors and torch raise themselves on a full disk is no OSError.
+    path.write_bytes(save({name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}))
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
@@ -47,17 +49,23 @@ def load_weights(model: nn.Module, path: Path) -> None:
     try:
         model.load_state_dict(load_file(path))
     except FileNotFoundError:
-        raise FavoritError(f"{path} is missing: the run has not got that far, or its weights were removed; train it again") from None
+        raise FavoritError(
+            f"{path} is missing: train the run on if it has not got that far; if it was removed, delete {path.parent} and train again"
+        ) from None
     except (RuntimeError, SafetensorError) as error:
         reason = " ".join(str(error).split())[:300]
-        raise FavoritError(f"{path} does not fit this model, or is damaged: {reason}") from None
+        raise FavoritError(
+            f"{path} does not fit this model, or is damaged: restore it, or delete {path.parent} and train again ({reason})"
+        ) from None
 
 
 def save_checkpoint(path: Path, progress: Progress, models: dict[str, nn.Module], stateful: Sequence[Any]) -> None:
     """Weights of each model, the optimisers (and what scales their gradients), and the progress."""
     for name, model in models.items():
         save_weights(model, path / f"{name}.safetensors")
-    torch.save({"format": FORMAT, "progress": asdict(progress), "states": [part.state_dict() for part in stateful]}, path / "state.pt")
+    buffer = io.BytesIO()
+    torch.save({"format": FORMAT, "progress": asdict(progress), "states": [part.state_dict() for part in stateful]}, buffer)
+    (path / "state.pt").write_bytes(buffer.getvalue())
 
 
 def load_checkpoint(path: Path, models: dict[str, nn.Module], stateful: Sequence[Any]) -> Progress:
@@ -71,6 +79,6 @@ def load_checkpoint(path: Path, models: dict[str, nn.Module], stateful: Sequence
         for part, state in zip(stateful, saved["states"], strict=True):
             part.load_state_dict(state)
         return Progress(**saved["progress"])
-    except (OSError, RuntimeError, ValueError, KeyError, TypeError, EOFError) as error:
+    except Exception as error:  # torch's reader raises whatever damaged bytes lead it to
         reason = " ".join(str(error).split())[:300]
         raise FavoritError(f"{path} cannot be resumed from ({reason}): delete that folder to begin again from the one before") from None

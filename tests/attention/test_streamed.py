@@ -1,0 +1,55 @@
+"""The streamed path is the plain one, however it is cut into blocks."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from checks import assert_close, builder, gradients, tensors
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from favorit.attention import Linear, streamed
+
+KERNELS = ["relu(m=24)", "favor(m=24)", "relu(m=8, learned=True)", "mixture", "learned(m=5)"]
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("spec", KERNELS)
+@pytest.mark.parametrize("numbers", [1, 2 * 24 * 70, 1 << 14])
+def test_blocks_of_any_size_equal_the_plain_form(spec: str, numbers: int, masked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values and the gradients of inputs and parameters, in fp64; keys of very different norms test the running maximum."""
+    monkeypatch.setattr(streamed, "BLOCK_NUMBERS", numbers)
+    mixer = builder(spec)(head_dim=6, tokens=150).double()
+    assert isinstance(mixer, Linear)
+    q, k, v = tensors(140, 6, n_keys=150, dtype=torch.float64)
+    k = (k.detach() * torch.linspace(0.1, 12, 150, dtype=torch.float64)[:, None]).requires_grad_()
+    mask = torch.rand(2, 150, generator=torch.Generator().manual_seed(0)) < 0.7 if masked else None
+    wanted = (q, k, v, *mixer.parameters())
+    fast = streamed.streamed(mixer.kernel, q, k, v, mask)
+    phi_k, r = mixer.kernel.keys(k)
+    r = r if mask is None else r.masked_fill(~mask[:, None, :, None], -torch.inf)
+    slow = streamed.plain(mixer.kernel.queries(q), phi_k, r, v)
+    assert_close(fast, slow, 1e-12)
+    for mine, twin in zip(gradients(fast, *wanted), gradients(slow, *wanted), strict=True):
+        assert_close(mine, twin, 1e-11)
+
+
+@settings(deadline=None, max_examples=200)
+@given(batch=st.integers(1, 300), heads=st.integers(1, 16), tokens=st.integers(1, 70_000), features=st.integers(1, 512))
+def test_a_block_fits_unless_it_is_as_small_as_it_may_be(batch: int, heads: int, tokens: int, features: int) -> None:
+    images, length = streamed.block_sizes(batch, heads, tokens, features)
+    assert 1 <= images <= batch
+    assert min(streamed.SHORTEST_BLOCK, tokens) <= length <= tokens
+    fits = images * heads * length * features <= streamed.BLOCK_NUMBERS
+    assert fits or (images == 1 and length == min(streamed.SHORTEST_BLOCK, tokens))
+
+
+def test_no_buffer_of_tokens_times_features_is_kept() -> None:
+    """What the backward holds on to grows with N D and M D, not with N M."""
+    mixer = builder("relu(m=512)")(head_dim=4, tokens=600)
+    q, k, v = tensors(600, 4)
+    sizes: list[int] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: sizes.append(t.numel()) or t, lambda t: t):
+        mixer(q, k, v)
+    assert sizes
+    assert max(sizes) <= max(q.numel(), 2 * 2 * 512 * 4)
