@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from favorit.cli.allocator import keep_large_buffers
 from favorit.cli.console import open_console, open_table
 from favorit.cli.listen import listener
 from favorit.config import DataConfig, ModelConfig, RunConfig, TrainConfig
@@ -22,6 +23,7 @@ def configuration(mixer: str) -> RunConfig:
 
 def main(out: str = "runs/demo") -> None:
     """Trains what is missing and prints the comparison."""
+    keep_large_buffers()
     console = open_console()
     console.print(f"{QUESTION}\n")
     done: dict[str, Run] = {}

@@ -46,6 +46,12 @@ def _timing(values: list[float]) -> Timing:
     return Timing(median, low, high, len(values))
 
 
+def gemm_limit(size: int = 2048, repeats: int = 7) -> float:
+    """FLOPs per second of a large fp32 matrix product here: what no model can exceed."""
+    a, b = torch.randn(size, size), torch.randn(size, size)
+    return 2 * size**3 / time_interleaved({"gemm": lambda: a @ b}, repeats)["gemm"].median
+
+
 def parameters(module: nn.Module) -> int:
     """How many numbers training changes."""
     return sum(p.numel() for p in module.parameters() if p.requires_grad)

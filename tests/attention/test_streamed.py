@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from checks import assert_close, builder, gradients, tensors
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from checks import assert_close, builder, gradients, tensors
 from favorit.attention import Linear, streamed
 
 KERNELS = ["relu(m=24)", "favor(m=24)", "relu(m=8, learned=True)", "mixture", "learned(m=5)"]

@@ -1,27 +1,31 @@
-"""`python ddp_script.py CONFIG.json OUT DEVICES`: trains, and keeps the checkpoint of the first step in OUT/first. Fabric starts it anew for
-the other processes."""
+"""`python ddp_script.py CONFIG.json OUT DEVICES`: trains, and keeps the gradients of the first step in OUT/first.safetensors.
+
+Fabric starts it anew for the other processes.
+"""
 
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
+from safetensors.torch import save_file
+
 import favorit
-from favorit.training import Checkpoint, Event
+from favorit.training.engine import Training
 
 
 def main(config: str, out: str, devices: str) -> None:
-    def listen(event: Event, _: Any) -> None:
-        if isinstance(event, Checkpoint) and event.step == 1:
-            (checkpoint,) = Path(out).glob("*/checkpoint-1")
-            shutil.copytree(checkpoint, Path(out) / "first")
+    step = Training._step
 
-    favorit.train(
-        json.loads(Path(config).read_text()), out=out, accelerator="cpu", devices=int(devices), checkpoint_seconds=0, listen=listen
-    )
+    def first(self: Training, batch: Any) -> None:
+        step(self, batch)
+        if self.progress.step == 0 and self.fabric.is_global_zero:
+            save_file({name: p.grad for name, p in self.model.named_parameters() if p.grad is not None}, Path(out) / "first.safetensors")
+
+    Training._step = first  # type: ignore[method-assign]
+    favorit.train(json.loads(Path(config).read_text()), out=out, accelerator="cpu", devices=int(devices))
 
 
 if __name__ == "__main__":

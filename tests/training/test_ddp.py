@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from training_helpers import finish, plain, start
 
 import favorit
+from favorit import RunConfig
+from training_helpers import finish, first_model, plain, resolved, start
 
 # 97 images in batches of 20: the last has 17, which two processes share 8 to 9. Four epochs are twenty steps.
 CONFIG: dict[str, Any] = plain(
@@ -41,13 +42,6 @@ def run(folder: Path) -> favorit.Run:
     return favorit.Run(result.parent)
 
 
-def gradients(folder: Path) -> list[torch.Tensor]:
-    """After one step of SGD without weight decay, the momentum of each parameter is its gradient."""
-    saved = torch.load(folder / "first" / "state.pt", weights_only=True)
-    assert saved["progress"]["step"] == 1
-    return [state["momentum_buffer"] for _, state in sorted(saved["states"][0]["state"].items())]
-
-
 def test_it_was_two_processes(trained):
     assert {devices: run(folder).result["environment"]["processes"] for devices, folder in trained.items()} == {1: 1, 2: 2}
 
@@ -58,17 +52,17 @@ def test_they_are_the_same_run(trained):
 
 
 def test_the_gradients_of_the_first_step(trained):
-    one, two = (gradients(trained[devices]) for devices in (1, 2))
-    assert len(one) == len(two) > 20
-    assert max(float(gradient.abs().max()) for gradient in one) > 0.01
-    for a, b in zip(one, two, strict=True):
-        torch.testing.assert_close(b, a, rtol=0, atol=1e-6)
+    one, two = (load_file(trained[devices] / "first.safetensors") for devices in (1, 2))
+    assert one.keys() == two.keys() == {name for name, _ in first_model(resolved(RunConfig(**CONFIG))[0]).named_parameters()}
+    assert max(float(gradient.abs().max()) for gradient in one.values()) > 0.1
+    for name, gradient in one.items():
+        torch.testing.assert_close(two[name], gradient, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["best.safetensors", "best-ema.safetensors"])
 def test_the_weights_after_twenty_steps(trained, name):
     one, two = (load_file(run(trained[devices]).path / name) for devices in (1, 2))
-    first = load_file(trained[1] / "first" / "model.safetensors")
+    first = first_model(resolved(RunConfig(**CONFIG))[0]).state_dict()
     assert max(float((one[key] - first[key]).abs().max()) for key in one) > 0.1
     for key, value in one.items():
         torch.testing.assert_close(two[key], value, rtol=0, atol=1e-5)
@@ -85,10 +79,26 @@ def test_the_numbers_that_are_reported(trained):
     assert run(trained[2]).result["test"]["confusion"] == run(trained[1]).result["test"]["confusion"]
 
 
-def test_a_batch_that_cannot_be_shared_is_a_mistake_in_every_process(tmp_path: Path):
-    (tmp_path / "config.yaml").write_text(json.dumps({**CONFIG, "train": {**CONFIG["train"], "batch_size": 15}}))
+def test_the_command_speaks_with_one_voice(tmp_path: Path):
+    """Two folds by two processes each: two runs, each printed once."""
+    (tmp_path / "config.yaml").write_text(json.dumps({**CONFIG, "train": {**CONFIG["train"], "epochs": 1}}))
     arguments = ("--config", tmp_path / "config.yaml", "--accelerator", "cpu", "--devices", "2", "--out", tmp_path / "runs")
-    status, _, errors = finish(start("-m", "favorit", "train", *arguments))
-    assert status == 2
-    assert "batch_size=15 cannot be shared equally between 2 processes" in errors
-    assert "Traceback" not in errors
+    status, out, errors = finish(start("-m", "favorit", "train", *arguments, "--folds", "2", "--json", "--tensorboard"))
+    assert status == 0, errors
+    found = [json.loads(line) for line in out.splitlines()]
+    assert len({line["id"] for line in found}) == len(found) == 2
+    assert [line["environment"]["processes"] for line in found] == [2, 2]
+    assert errors.count("epoch   1/1") == 2
+    assert errors.count("fold 2 of 2") == 1
+    assert len(list((tmp_path / "runs" / "tensorboard").rglob("events.*"))) == 2
+
+
+def test_what_ends_one_process_ends_both(tmp_path: Path):
+    """A loss that is no number in one process is recorded as that of the run."""
+    (tmp_path / "config.json").write_text(json.dumps({**CONFIG, "train": {**CONFIG["train"], "lr": 1e30}}))
+    script = Path(__file__).with_name("ddp_script.py")
+    status, _, errors = finish(start(script, tmp_path / "config.json", tmp_path / "runs", "2"))
+    assert status == 1
+    assert "DivergedError: the loss became" in errors
+    (result,) = (tmp_path / "runs").glob("*/result.json")
+    assert json.loads(result.read_text())["status"] == "failed"

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 import torch
-from training_helpers import files, fit, held, tiny, untimed, weights
 
 import favorit
 from favorit import FavoritError
 from favorit.training import Checkpoint, End, Epoch, Step
 from favorit.training.engine import DivergedError
 from favorit.training.folder import RunFolder
+from training_helpers import files, fit, held, tiny, untimed, weights
 
 STEPS = 6  # of an epoch: 86 images in batches of 16
 
@@ -267,7 +267,7 @@ def test_mixture_parameters_are_logged_for_each_layer_and_epoch(tmp_path: Path):
 
 def test_bf16_trains_in_bf16(tmp_path: Path):
     full, _ = fit(tmp_path, tiny())
-    half, events = fit(tmp_path, tiny(train=dict(precision="bf16")))
+    half, _ = fit(tmp_path, tiny(train=dict(precision="bf16")))
     assert half.id != full.id
     difference = max(abs(a["train_loss"] - b["train_loss"]) for a, b in zip(untimed(half), untimed(full), strict=True))
     assert 0 < difference < 0.05
@@ -306,7 +306,7 @@ def test_a_loss_that_is_no_number_stops_the_run(tmp_path: Path):
     result = folder.result()
     assert result is not None
     assert (result["status"], result["error"]) == ("failed", message)
-    with pytest.raises(FavoritError, match="failed before: the loss became nan at epoch 0.*delete the folder"):
+    with pytest.raises(FavoritError, match=r"failed before: the loss became nan at epoch 0.*delete the folder"):
         fit(tmp_path, config)
 
 
@@ -340,3 +340,19 @@ def test_a_device_that_is_not_there_is_a_mistake(tmp_path: Path, accelerator, de
     with pytest.raises(FavoritError, match=f"{accelerator}|devices") as error:
         favorit.train(tiny(), out=tmp_path, accelerator=accelerator, devices=devices)
     assert str(error.value).count("\n") == 0
+
+
+def test_a_batch_that_cannot_be_shared_is_a_mistake(tmp_path: Path, monkeypatch):
+    """Every process finds it out by itself, before any of them waits for another."""
+    from favorit.training import run as module
+
+    class Two:
+        global_rank, world_size, is_global_zero = 1, 2, False
+
+        def broadcast(self, value: Any) -> Any:
+            return value
+
+    monkeypatch.setattr(module, "_launch", lambda *arguments: Two())
+    with pytest.raises(FavoritError, match="batch_size=15 cannot be shared equally between 2 processes"):
+        favorit.train(tiny(train=dict(batch_size=15)), out=tmp_path, devices=2)
+    assert list(tmp_path.iterdir()) == []

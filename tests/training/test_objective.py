@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from training_helpers import first_model, fit, held, pictures, resolved, tiny, weights
 
 from favorit import RunConfig, seeds
 from favorit.attention.random_features import orthogonal_rows
 from favorit.data import split
 from favorit.training import Epoch, Step
+from training_helpers import first_model, fit, held, pictures, resolved, tiny, weights
 
 # One step over all images at once: the loss of the epoch is that of the model as it begins.
 ONCE: dict[str, Any] = dict(data=dict(validation=0), train=dict(select="last", epochs=1, batch_size=96, schedule="constant"))

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from training_helpers import LIVELY, Outcome, assert_bit_equal, finish, fit, plain, start, tiny, untimed
 
 import favorit
 from favorit import RunConfig
 from favorit.training import Epoch, Step
+from training_helpers import LIVELY, Outcome, assert_bit_equal, finish, fit, plain, start, tiny, untimed
 
 MUON: dict[str, Any] = dict(LIVELY, train={**LIVELY["train"], "optimizer": "muon"})
 

@@ -9,14 +9,13 @@ import pickle
 import resource
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from training_helpers import LIVELY, Outcome, assert_bit_equal, fit, start, tiny, untimed
 
 import favorit
 from favorit import FavoritError
@@ -24,6 +23,7 @@ from favorit.training import Checkpoint, Epoch, Step
 from favorit.training.engine import Training
 from favorit.training.folder import RunFolder
 from favorit.training.run import evaluate_run
+from training_helpers import LIVELY, Outcome, assert_bit_equal, fit, start, tiny, untimed
 
 CONFIG = tiny()
 
@@ -228,12 +228,10 @@ def test_a_checkpoint_of_another_format_is_named(folder):
     says(lambda: fit(folder.parent, CONFIG), folder / "checkpoint-8", "format 2, this version reads 1", "delete that folder")
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "muon"])
-def test_a_checkpoint_of_another_optimizer_is_named(folder, tmp_path: Path, optimizer):
-    other = interrupt(tmp_path / "other", tiny(train=dict(optimizer=optimizer)))
+def test_a_checkpoint_of_another_optimizer_is_named(folder, tmp_path: Path):
+    other = interrupt(tmp_path / "other", tiny(train=dict(optimizer="muon")))
     shutil.copy(other / "checkpoint-8" / "state.pt", folder / "checkpoint-8" / "state.pt")
-    if optimizer == "muon":
-        says(lambda: fit(folder.parent, CONFIG), folder / "checkpoint-8", "cannot be resumed from")
+    says(lambda: fit(folder.parent, CONFIG), folder / "checkpoint-8", "cannot be resumed from", "delete that folder")
 
 
 @pytest.mark.parametrize("missing", ["state.pt", "model.safetensors"])
@@ -270,7 +268,8 @@ def test_no_pickle_is_trusted(folder, tmp_path: Path, write):
     write({"format": 1, "progress": Malicious(trap), "states": []}, folder / "checkpoint-8" / "state.pt")
     says(lambda: fit(folder.parent, CONFIG), folder / "checkpoint-8", "cannot be resumed from", "delete that folder")
     assert not trap.exists()
-    torch.load(folder / "checkpoint-8" / "state.pt", weights_only=False)
+    with suppress(RuntimeError):  # a bare pickle is no file of torch's, which torch finds out too late
+        torch.load(folder / "checkpoint-8" / "state.pt", weights_only=False)
     assert trap.exists(), "the case is no case: the trap does not work"
 
 
@@ -315,7 +314,7 @@ def test_writing_that_the_system_refuses_is_an_oserror_and_the_run_goes_on(folde
     goes_on(folder, complete, 9)
 
 
-@pytest.mark.parametrize("refused", range(1, 20, 3))
+@pytest.mark.parametrize("refused", [1, 2, 5, 8, 11, 14, 16, 17])
 def test_a_full_disk_at_any_write_loses_nothing(tmp_path: Path, monkeypatch, refused):
     """os.fsync says that there is no space at its Nth call: config, record, weights, checkpoints, predictions, result."""
     config = tiny(**LIVELY)

@@ -44,7 +44,7 @@ def plain(phi_q: Tensor, phi_k: Tensor, r: Tensor, v: Tensor) -> Tensor:
 
 def streamed(kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
     """(B,H,Nq,D), (B,H,Nk,D), (B,H,Nk,D), (B,Nk) -> (B,H,Nq,D)."""
-    return _Streamed.apply(kernel, key_mask, q, k, v, *kernel.parameters())  # type: ignore[no-untyped-call]
+    return _Streamed.apply(kernel, key_mask, q, k, v, *kernel.parameters())
 
 
 def block_sizes(batch: int, heads: int, tokens: int, features: int) -> tuple[int, int]:

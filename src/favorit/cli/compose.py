@@ -9,6 +9,7 @@ from favorit.cli.settings import parse_settings
 from favorit.config import RunConfig
 from favorit.errors import FavoritError
 from favorit.model.presets import PRESETS, preset
+from favorit.spec import literal
 
 SECTIONS = ("model", "data", "train")
 
@@ -42,8 +43,15 @@ def _read(file: Path) -> dict[str, Any]:
         values = yaml.safe_load(file.read_text())
     except OSError as error:
         raise FavoritError(f"--config {file}: {error.strerror}") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise FavoritError(f"--config {file} is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(values, dict) or not all(isinstance(values.get(section) or {}, dict) for section in SECTIONS):
         raise FavoritError(f"--config {file}: it must hold the sections {', '.join(SECTIONS)}, each with key: value, and seed")
-    return values
+    return {str(key): _plain(value) for key, value in values.items()}
+
+
+def _plain(value: Any) -> Any:
+    """Keys are text, and text is read as --set reads it: to YAML 1e-3 is no number."""
+    if isinstance(value, dict):
+        return {str(key): _plain(part) for key, part in value.items()}
+    return literal(value) if isinstance(value, str) else value

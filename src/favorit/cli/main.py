@@ -10,7 +10,7 @@ import typer
 from typer.exceptions import TyperException
 
 from favorit import __version__
-from favorit.cli import components, data, evaluate, predict, runs, show, train
+from favorit.cli import bench, components, data, evaluate, predict, runs, show, train
 from favorit.errors import FavoritError
 
 app = typer.Typer(
@@ -28,6 +28,7 @@ app.command("evaluate")(evaluate.evaluate)
 app.command("predict")(predict.predict)
 app.command("runs")(runs.runs)
 app.add_typer(data.app, name="data")
+app.add_typer(bench.app, name="bench")
 
 
 def _version(wanted: bool) -> None:
@@ -46,7 +47,10 @@ def _root(
 def main() -> None:
     """The entry point of the command."""
     try:
-        sys.exit(app(standalone_mode=False))
+        status = app(standalone_mode=False)
+        if status == 130:  # what typer makes of Ctrl-C
+            raise KeyboardInterrupt
+        sys.exit(status)
     except FavoritError as error:
         _end(f"favorit: {error}", 2)
     except TyperException as error:

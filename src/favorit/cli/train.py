@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +19,9 @@ def train(
     ] = None,
     epochs: Annotated[int | None, typer.Option(help="Short for --set train.epochs=N.")] = None,
     seed: Annotated[int | None, typer.Option(help="Decides initialisation, order, augmentation, dropout and features.")] = None,
-    folds: Annotated[int | None, typer.Option(help="Stratified k-fold cross-validation: trains all folds and prints their mean.")] = None,
+    folds: Annotated[
+        int | None, typer.Option(min=2, help="Stratified k-fold cross-validation: trains all folds and prints their mean.")
+    ] = None,
     out: Annotated[Path, typer.Option(help="Where runs are kept.")] = Path("runs"),
     data_dir: Annotated[Path | None, typer.Option(help="Where data sets are; else FAVORIT_DATA, else the user's cache.")] = None,
     accelerator: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
@@ -32,20 +35,27 @@ def train(
     Examples: [bold]favorit train --epochs 5[/bold],
     [bold]favorit train --data cifar10 --preset hybrid --set model.layout=performer_first --set "model.performer=relu(m=128)"[/bold]
     """
+    from favorit.cli.allocator import keep_large_buffers
     from favorit.cli.compose import compose
     from favorit.cli.console import open_console
     from favorit.cli.listen import listener
     from favorit.cli.tables import result_table
     from favorit.training import train as train_run
 
+    keep_large_buffers()
+    # Of several processes, each of which runs this command, one speaks.
+    first = os.environ.get("LOCAL_RANK", "0") == "0"
     console = open_console(stderr=as_json)
+    console.quiet = not first
     values = compose(config, preset, settings or [], data=data, epochs=epochs, seed=seed)
     finished = []
     for fold in range(folds) if folds else [None]:
         own = values if fold is None else values.replace(data=values.data.replace(folds=folds, fold=fold))
         if fold is not None:
             console.print(f"fold {fold + 1} of {folds}")
-        with listener(console, str(out / "tensorboard" / (f"fold-{fold}" if folds else "run")) if tensorboard else None) as listen:
+        with listener(
+            console, str(out / "tensorboard" / (f"fold-{fold}" if folds else "run")) if tensorboard and first else None
+        ) as listen:
             finished.append(
                 train_run(own, out=out, data_dir=data_dir, accelerator=accelerator, devices=devices, compiled=compiled, listen=listen)
             )
@@ -53,5 +63,5 @@ def train(
     console.print(result_table(results), markup=False)
     for run in finished:
         console.print(f"run {run.id} in {run.path}", soft_wrap=True)
-        if as_json:
+        if as_json and first:
             typer.echo(json.dumps({"id": run.id, "path": str(run.path), **run.result}))

@@ -97,6 +97,7 @@ class Training:
         forward: nn.Module = torch.compile(model) if compiled else model  # type: ignore[assignment]
         optimizers = build_optimizers(model, options)
         self.forward, *self.optimizers = fabric.setup(forward, *optimizers)
+        learning_rate_factor(options, 0, len(self.loader))  # a mistake in the schedule shows before the first step
         self.rates = [[group["lr"] for group in optimizer.param_groups] for optimizer in optimizers]
         average = get_ema_multi_avg_fn(options.ema) if options.ema is not None else None
         self.ema = AveragedModel(model, multi_avg_fn=average) if average is not None else None

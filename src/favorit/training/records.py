@@ -28,14 +28,16 @@ def _row(path: Path) -> dict[str, Any]:
     run = RunFolder(path)
     try:
         saved, result, epochs = run.config(), run.result(), run.epochs()
+        config = saved["config"]
+        if missing := [section for section in ("model", "data", "train") if not isinstance(config.get(section), dict)]:
+            raise FavoritError(f"{path / 'config.json'} is damaged (no {', '.join(missing)})")
     except FavoritError as error:
         return {"id": path.name, "status": "damaged", "error": str(error)}
-    config = saved["config"]
     fields = {f"{section}.{key}": value for section in ("model", "data", "train") for key, value in config[section].items()}
     found: dict[str, Any] = {
         "id": path.name,
         "status": _status(path, result),
-        "seed": config["seed"],
+        "seed": config.get("seed"),
         "layers": saved.get("layers"),
         **fields,
     }

@@ -163,13 +163,14 @@ def _card(data: DataSet) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A trained model that takes images as they come."""
+    """A trained model that takes images as they come; `half` computes as the run did with precision bf16."""
 
     model: ViT
     classes: tuple[str, ...]
     preprocess: Preprocess
     image_size: tuple[int, int]
     channels: int
+    half: bool = False
 
     def predict(self, images: Tensor) -> Tensor:
         """uint8 (N, C, H, W) of the data set's size -> probabilities (N, classes)."""
@@ -178,8 +179,8 @@ class Loaded:
             raise FavoritError(
                 f"predict takes uint8 images of shape (N, {', '.join(map(str, expected))}), not {images.dtype} {tuple(images.shape)}"
             )
-        with torch.inference_mode():
-            return torch.cat([self.model(self.preprocess(part)).softmax(-1) for part in images.split(256)])
+        with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=self.half):
+            return torch.cat([self.model(self.preprocess(part)).float().softmax(-1) for part in images.split(256)])
 
 
 def load(run: str | Path | Run) -> Loaded:
@@ -190,7 +191,7 @@ def load(run: str | Path | Run) -> Loaded:
     model = create_model(ModelConfig(**saved["config"]["model"]), seed=seeds.derive(config.seed, "model")).eval()
     load_weights(model, path / ("best.safetensors" if config.train.ema is None else "best-ema.safetensors"))
     preprocess = build_preprocess(config.data.preprocess, card["mean"], card["std"])
-    return Loaded(model, tuple(card["classes"]), preprocess, tuple(card["image_size"]), card["channels"])
+    return Loaded(model, tuple(card["classes"]), preprocess, tuple(card["image_size"]), card["channels"], config.train.precision == "bf16")
 
 
 def evaluate_run(path: str | Path, data_dir: str | Path | None = None) -> tuple[dict[str, Any], tuple[str, ...]]:

@@ -1,0 +1,1 @@
+"""Benchmarks: what a machine does, measured on it."""

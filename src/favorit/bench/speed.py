@@ -1,0 +1,148 @@
+"""How fast mixers and models are here: forward, forward and backward, memory, and the share of the machine's matrix-product limit.
+
+Calls are timed in turn, so that whatever slows the machine slows them alike; softmax means torch's fused kernel.
+Shapes: B batch, H heads, N tokens, D head width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from favorit import measure
+from favorit.attention import Mixer, build_mixer
+from favorit.config import ModelConfig
+from favorit.errors import FavoritError
+from favorit.model import create_model
+from favorit.training.optim import adamw
+
+
+@dataclass(frozen=True)
+class Size:
+    """The size of an attention problem."""
+
+    batch: int
+    heads: int
+    tokens: int
+    head_dim: int
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Milliseconds (median and quartiles), the most bytes of tensors alive at once, and the share of the matrix-product limit."""
+
+    name: str
+    what: str
+    median: float
+    low: float
+    high: float
+    memory: int
+    gemm_share: float | None
+
+
+def mixer_costs(specs: Iterable[str], size: Size, *, repeats: int = 11) -> list[Cost]:
+    """Forward and forward+backward of mixers, each first checked against its explicit weights; a wrong one is not timed."""
+    calls: dict[tuple[str, str], Callable[[], Any]] = {}
+    shape = (size.batch, size.tokens, size.heads, size.head_dim)
+    q, k, v = (torch.randn(shape).transpose(1, 2).requires_grad_() for _ in range(3))
+    grad = torch.randn(shape).transpose(1, 2)
+    for spec in specs:
+        mixer = build_mixer(spec, heads=size.heads, head_dim=size.head_dim, tokens=size.tokens, seed=0)
+        check(spec, mixer, q[:1], k[:1], v[:1])
+        calls[spec, "forward"] = lambda mixer=mixer: _forward(mixer, q, k, v)
+        calls[spec, "forward+backward"] = lambda mixer=mixer: torch.autograd.grad(mixer(q, k, v), (q, k, v), grad, allow_unused=True)
+    return _costs(calls, repeats)
+
+
+def check(spec: str, mixer: Mixer, q: Tensor, k: Tensor, v: Tensor, most_tokens: int = 512) -> None:
+    """weights @ v == forward on (at most `most_tokens` of) these tokens, unless the mixer is built for their number alone."""
+    if q.shape[-2] > most_tokens:
+        q, k, v = (x[..., :most_tokens, :] for x in (q, k, v))
+    with torch.no_grad():
+        try:
+            error = (mixer(q, k, v) - mixer.weights(q, k) @ v).abs().max().item()
+        except FavoritError:  # a mixer of fixed length
+            return
+    if not error < 1e-4:
+        raise FavoritError(f"{spec} differs from its explicit weights by {error:.1e}: no speed is reported for it")
+
+
+def model_costs(models: dict[str, ModelConfig], batch: int, *, repeats: int = 7) -> list[Cost]:
+    """A whole training step (loss, backward, AdamW) and inference of models."""
+    calls: dict[tuple[str, str], Callable[[], Any]] = {}
+    flops: dict[tuple[str, str], int] = {}
+    for name, config in models.items():
+        model = create_model(config, seed=0)
+        images = torch.randn(batch, config.channels, *config.image_size)
+        labels = torch.randint(config.classes, (batch,))
+        (optimizer,) = adamw(model, lr=1e-6, weight_decay=0.0)
+        calls[name, "training step"] = lambda m=model, o=optimizer, x=images, y=labels: _step(m, o, x, y)
+        calls[name, "inference"] = lambda m=model, x=images: _forward(m, x)
+        once = batch * measure.flops(model, images[:1])[""]
+        flops[name, "training step"], flops[name, "inference"] = 3 * once, once
+    return _costs(calls, repeats, flops)
+
+
+def _costs(calls: dict[tuple[str, str], Callable[[], Any]], repeats: int, flops: dict[tuple[str, str], int] | None = None) -> list[Cost]:
+    limit = measure.gemm_limit() if flops else 1.0
+    times = measure.time_interleaved({"\n".join(key): call for key, call in calls.items()}, repeats)
+    found = []
+    for key, call in calls.items():
+        timing = times["\n".join(key)]
+        share = flops[key] / timing.median / limit if flops else None
+        found.append(Cost(*key, 1e3 * timing.median, 1e3 * timing.low, 1e3 * timing.high, peak_bytes(call), share))
+    return found
+
+
+def _forward(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+    with torch.no_grad():
+        return function(*inputs)
+
+
+def _step(model: torch.nn.Module, optimizer: torch.optim.Optimizer, images: Tensor, labels: Tensor) -> None:
+    optimizer.zero_grad()
+    F.cross_entropy(model(images), labels).backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+
+
+def peak_bytes(call: Callable[[], Any]) -> int:
+    """The most bytes of tensor storage that a call has alive at once beyond what was there before."""
+    with _Storage() as storage:
+        call()
+    return storage.peak
+
+
+class _Storage(TorchDispatchMode):
+    """Counts storages as operations return them, and forgets them as they die."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.alive: dict[int, int] = {}
+        self.total = self.peak = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        import weakref
+
+        given = {t.untyped_storage()._cdata for t in _tensors((args, kwargs))}
+        out = func(*args, **(kwargs or {}))
+        for tensor in _tensors(out):
+            storage = tensor.untyped_storage()
+            if storage._cdata not in given and storage._cdata not in self.alive:
+                self.alive[storage._cdata] = storage.nbytes()
+                self.total += storage.nbytes()
+                self.peak = max(self.peak, self.total)
+                weakref.finalize(storage, self._forget, storage._cdata)
+        return out
+
+    def _forget(self, key: int) -> None:
+        self.total -= self.alive.pop(key, 0)
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    return [leaf for leaf in torch.utils._pytree.tree_leaves(value) if isinstance(leaf, Tensor)]

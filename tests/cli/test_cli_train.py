@@ -1,0 +1,446 @@
+"""`favorit train`, `evaluate`, `predict` and `runs`: what they do, print and refuse."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+
+import favorit
+from favorit import RunConfig
+from favorit.cli import main
+from favorit.training.run import run_id
+from training_helpers import DATA, MODEL, finish, fit, pictures, plain, resolved, start, tiny, untimed
+
+CPU = ("--accelerator", "cpu")
+
+
+def settings(**sections: dict[str, Any]) -> list[str]:
+    """The same fields as `--set section.key=value`."""
+    return [part for section, fields in sections.items() for key, value in fields.items() for part in ("--set", f"{section}.{key}={value}")]
+
+
+TINY = [*CPU, *settings(model=MODEL, data=dict(name=DATA), train=dict(batch_size=16, lr=0.01)), "--epochs", "2"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> favorit.Run:
+    return fit(tmp_path_factory.mktemp("runs"), tiny())[0]
+
+
+@pytest.fixture(scope="module")
+def shades(tmp_path_factory: pytest.TempPathFactory) -> favorit.Run:
+    """A run that tells black images from white ones."""
+    place = tmp_path_factory.mktemp("shades")
+    path = pictures(place / "images", {"black": 30, "white": 30})
+    return fit(place / "runs", tiny(data=dict(name=f"folder('{path}', 8)", validation=0.2), train=dict(epochs=4)))[0]
+
+
+def only(out: Path) -> favorit.Run:
+    (result,) = out.glob("*/result.json")
+    return favorit.Run(result.parent)
+
+
+# train
+
+
+def test_settings_make_the_run_that_python_makes(command, tmp_path: Path, run):
+    status, out, err = command("train", *TINY, "--out", tmp_path)
+    assert (status, err) == (0, "")
+    made = only(tmp_path)
+    assert made.id == run.id
+    assert untimed(made) == untimed(run)
+    lines = out.splitlines()
+    assert [line[:11] for line in lines if line.startswith("epoch ")] == ["epoch   1/2", "epoch   2/2"]
+    assert f"{run.result['test']['accuracy']:.2%}" in out
+    assert f"run {made.id} in {made.path}" in out
+    assert "1,683" in out
+
+
+def test_the_issue_s_command_means_what_it_says(command, monkeypatch):
+    """--data, --preset, --set, --epochs and --seed of the issue, with all but the training."""
+    from favorit import training
+
+    asked: list[tuple[RunConfig, Any]] = []
+
+    def stop(config: RunConfig, **options: Any) -> None:
+        asked.append((config, options["out"]))
+        raise favorit.FavoritError("enough")
+
+    monkeypatch.setattr(training, "train", stop)
+    model = settings(model={"layout": "performer_first", "performer": "relu(m=128)"})
+    assert command("train", "--data", "cifar10", "--preset", "hybrid", *model, "--epochs", "5", "--seed", "42", "--out", "runs")[0] == 2
+    ((config, out),) = asked
+    assert (config.data.name, config.train.epochs, config.seed, out) == ("cifar10", 5, 42, Path("runs"))
+    expected = favorit.create_model("hybrid", layout="performer_first", performer="relu(m=128)").config
+    assert config.model == expected
+
+
+def test_json_is_on_stdout_alone(command, tmp_path: Path):
+    status, out, err = command("train", *TINY, "--out", tmp_path, "--json")
+    made = only(tmp_path)
+    assert status == 0
+    assert [json.loads(line) for line in out.splitlines()] == [{"id": made.id, "path": str(made.path), **made.result}]
+    assert "epoch   1/2" in err
+
+
+def test_a_finished_run_is_shown_and_not_repeated(command, run):
+    before = (run.path / "result.json").stat().st_mtime_ns
+    status, out, _ = command("train", *TINY, "--out", run.path.parent)
+    assert status == 0
+    assert "epoch   1/2" not in out
+    assert f"run {run.id}" in out
+    assert (run.path / "result.json").stat().st_mtime_ns == before
+
+
+CONFIG = f"""
+model:
+  preset: hybrid
+  dim: 8
+  heads: 2
+  depth: 2
+  mlp_dim: 16
+  layout: relu(m=4)|softmax
+data:
+  name: {DATA}
+  augment: crop(1)|flip
+train:
+  epochs: 9
+  batch_size: 16
+  lr: 1e-2
+  precision: 32
+  class_weights: true
+seed: 7
+"""
+
+
+def test_a_file_with_settings_on_top(command, tmp_path: Path):
+    (tmp_path / "run.yaml").write_text(CONFIG)
+    arguments = ("--config", tmp_path / "run.yaml", "--epochs", "1", *settings(train=dict(batch_size=32)))
+    status, _, err = command("train", *CPU, *arguments, "--out", tmp_path / "runs")
+    assert (status, err) == (0, "")
+    config = only(tmp_path / "runs").config
+    assert (config.seed, config.train.epochs, config.train.batch_size, config.train.lr) == (7, 1, 32, 0.01)
+    assert (config.train.class_weights, config.train.precision) == (True, "32")
+    assert (config.model.layout, config.model.dim, config.data.augment) == ("relu(m=4)|softmax", 8, "crop(1)|flip")
+
+
+def test_a_file_of_json_is_the_configuration_of_python(command, tmp_path: Path, run):
+    (tmp_path / "run.yaml").write_text(json.dumps(plain()))
+    assert command("train", *CPU, "--config", tmp_path / "run.yaml", "--out", tmp_path / "runs")[0] == 0
+    assert only(tmp_path / "runs").id == run.id
+
+
+def test_folds_are_all_trained_and_their_mean_is_printed(command, tmp_path: Path):
+    status, out, err = command("train", *TINY, "--epochs", "1", "--folds", "3", "--out", tmp_path, "--json")
+    assert status == 0
+    found = [json.loads(line) for line in out.splitlines()]
+    assert len({line["id"] for line in found}) == 3
+    for fold, line in enumerate(found):
+        config = tiny(train=dict(epochs=1), data=dict(folds=3, fold=fold))
+        resolved_config, data = resolved(config)
+        assert line["id"] == run_id(resolved_config, data.digest)
+    mean = sum(line["test"]["accuracy"] for line in found) / 3
+    assert f"{mean:.2%} +- " in err
+    assert [text for text in err.splitlines() if text.startswith("fold")] == ["fold 1 of 3", "fold 2 of 3", "fold 3 of 3"]
+
+
+def test_tensorboard_gets_the_curves(command, tmp_path: Path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    arguments = [*TINY, *settings(model=dict(layout="mixture"))]
+    assert command("train", *arguments, "--out", tmp_path, "--tensorboard")[0] == 0
+    made = only(tmp_path)
+    (events,) = (tmp_path / "tensorboard").rglob("events.*")
+    reader = EventAccumulator(str(events.parent)).Reload()
+    expected = {"loss/train", "accuracy/train", "loss/validation", "accuracy/validation", "lr", "blocks.0.a", "blocks.1.a"}
+    assert expected <= set(reader.Tags()["scalars"])
+    curve = reader.Scalars("loss/validation")
+    assert [point.step for point in curve] == [1, 2]
+    assert [point.value for point in curve] == pytest.approx([record["validation_loss"] for record in made.epochs], rel=1e-6)
+    assert len(favorit.runs(tmp_path)) == 1
+
+
+def test_without_tensorboard_the_option_says_what_to_install(command, tmp_path: Path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    status, out, err = command("train", *TINY, "--out", tmp_path, "--tensorboard")
+    assert (status, out) == (2, "")
+    assert "pip install 'favorit[tensorboard]'" in err
+
+
+def test_on_a_terminal_there_is_a_bar(tmp_path: Path, monkeypatch, capsys):
+    """rich draws where the environment says that this is a terminal."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setattr(sys, "argv", ["favorit", "train", *TINY, "--epochs", "3", "--out", str(tmp_path)])
+    with pytest.raises(SystemExit) as end:
+        main()
+    shown = capsys.readouterr().out
+    assert not end.value.code
+    assert "\x1b[" in shown
+    assert "accuracy" in shown
+    assert "images/s" in shown
+    assert "epoch   3/3" in shown
+
+
+# Mistakes: what is asked for, and words that the one line must hold.
+MISTAKES: dict[str, tuple[list[str], list[str]]] = {
+    "field": (settings(train=dict(epoch=3)), ["'epoch'", "did you mean 'epochs'"]),
+    "field of data": (settings(data=dict(agument="flip")), ["'agument'", "did you mean 'augment'"]),
+    "section": (["--set", "training.epochs=3"], ["'training'", "did you mean 'train'"]),
+    "optimizer": (settings(train=dict(optimizer="adamm")), ["optimizer 'adamm'", "did you mean 'adam", "sgd"]),
+    "schedule": (settings(train=dict(schedule="cosin")), ["schedule 'cosin'", "did you mean 'cosine'", "one_cycle"]),
+    "augmentation": (settings(data=dict(augment="flp")), ["augmentation 'flp'", "did you mean 'flip'"]),
+    "preset": (["--preset", "hybird"], ["preset 'hybird'", "did you mean 'hybrid'"]),
+    "data set": (["--data", "mnits"], ["data set 'mnits'", "did you mean 'mnist'"]),
+    "folder of images": (["--data", "folder:/nowhere"], ["folder:/nowhere", "no such folder"]),
+    "fold out of range": (settings(data=dict(folds=3, fold=3)), ["folds=3, fold=3", "0..folds-1"]),
+    "folds without a fold": (settings(data=dict(folds=3)), ["folds=3, fold=None", "give both"]),
+    "one fold": (["--folds", "1"], ["--folds", "greater than or equal to 2"]),
+    "fewer folds than none": (["--folds", "-1"], ["--folds", "greater than or equal to 2"]),
+    "no epochs": (["--epochs", "0"], ["epochs=0", "greater than or equal to 1"]),
+    "negative seed": (["--seed", "-1"], ["seed=-1", "greater than or equal to 0"]),
+    "learning rate": (settings(train=dict(lr="fast")), ["lr='fast'", "number"]),
+    "precision": (settings(train=dict(precision=64)), ["precision=64", "bf16"]),
+    "no validation": (settings(data=dict(validation=0)), ["data.validation=0", "train.select=last"]),
+    "too much validation": (settings(data=dict(validation=96)), ["validation=96", "96 images"]),
+    "subset": (settings(data=dict(subset=97)), ["subset=97", "1..96"]),
+    "batch": (settings(train=dict(batch_size=200, drop_last=True)), ["batch_size=200", "the last batch is dropped"]),
+    "patch": (settings(model=dict(stem="patch(3)")), ["(3, 3)", "(8, 8)"]),
+    "accelerator": (["--accelerator", "gpu9"], ["gpu9", "cpu"]),
+    "devices": (["--devices", "0"], ["devices=0"]),
+}
+
+
+@pytest.mark.parametrize(("arguments", "words"), MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_is_one_line_and_exit_status_2(command, tmp_path: Path, arguments, words):
+    status, out, err = command("train", *TINY, *arguments, "--out", tmp_path)
+    assert (status, out) == (2, ""), err
+    assert err.startswith("favorit: ")
+    assert err.count("\n") == 1, err
+    assert "Traceback" not in err
+    assert [word for word in words if word not in err] == [], err
+    assert favorit.runs(tmp_path).empty
+
+
+FILES: dict[str, tuple[bytes | None, list[str]]] = {
+    "missing": (None, ["No such file"]),
+    "not YAML": (b"model: [unclosed", ["is not YAML"]),
+    "two values": (b"a: b: c", ["is not YAML"]),
+    "bytes": (b"\xff\xfe\x00\x80", ["is not YAML"]),
+    "empty": (b"", ["must hold the sections model, data, train"]),
+    "a list": (b"- 1\n- 2\n", ["must hold the sections"]),
+    "a section of text": (b"model: hybrid\n", ["must hold the sections"]),
+    "unknown section": (b"modle: {dim: 8}\n", ["'modle'", "did you mean 'model'"]),
+    "unknown field": (b"train: {epoch: 3}\n", ["'epoch'", "did you mean 'epochs'"]),
+    "unknown preset": (b"model: {preset: hybird}\n", ["'hybird'", "did you mean 'hybrid'"]),
+    "a number for a key": (b"1: 2\n", ["'1'", "known: data, model"]),
+    "a number for a field": (b"model: {1: 2}\n", ["'1'", "known: act"]),
+    "seed": (b"seed: first\n", ["seed='first'"]),
+}
+
+
+@pytest.mark.parametrize(("content", "words"), FILES.values(), ids=FILES)
+def test_a_file_that_is_no_configuration(command, tmp_path: Path, content, words):
+    path = tmp_path / "run.yaml"
+    if content is not None:
+        path.write_bytes(content)
+    status, out, err = command("train", "--config", path, "--out", tmp_path / "runs")
+    assert (status, out, err.count("\n")) == (2, "", 1), err
+    assert [word for word in words if word not in err] == [], err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_diverged_run_says_so_and_is_listed(command, tmp_path: Path):
+    arguments = ("train", *TINY, *settings(train=dict(lr="1e30")), "--out", tmp_path)
+    for words in ("favorit: the loss became nan at epoch 0, step 1 of 6", "failed before"):
+        status, _, err = command(*arguments)
+        assert (status, err.count("\n")) == (2, 1), err
+        assert words in err
+        assert "train.lr" in err
+    assert "failed" in command("runs", tmp_path)[1]
+
+
+def test_a_full_disk_is_one_line_and_the_same_command_goes_on(command, tmp_path: Path, monkeypatch, run):
+    sync, calls = os.fsync, []
+
+    def full(descriptor: int) -> None:
+        calls.append(descriptor)
+        if len(calls) == 5:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full)
+    status, _, err = command("train", *TINY, "--out", tmp_path)
+    assert (status, err.count("\n")) == (1, 1)
+    assert "No space left on device" in err
+    assert "the same command goes on" in err
+    assert command("train", *TINY, "--out", tmp_path)[0] == 0
+    assert untimed(only(tmp_path)) == untimed(run)
+
+
+def test_an_interrupt_is_one_line_and_exit_status_130(command, tmp_path: Path, monkeypatch):
+    from favorit.training.engine import Training
+
+    def interrupted(self: Training) -> Any:
+        raise KeyboardInterrupt
+        yield
+
+    monkeypatch.setattr(Training, "_train_epoch", interrupted)
+    status, _, err = command("train", *TINY, "--out", tmp_path)
+    assert (status, err.count("\n")) == (130, 1)
+    assert "the same command goes on from there" in err
+    assert "stopped" in command("runs", tmp_path)[1]
+
+
+HOLDER = """
+import sys
+from favorit.cli import main
+from favorit.training import Step, run
+def wait(event, config, listen=None):
+    if isinstance(event, Step) and event.step == 2:
+        print("training", flush=True)
+        sys.stdin.read(1)
+train = run.train
+import favorit.training
+favorit.training.train = lambda config, **options: train(config, **{**options, "listen": wait})
+main()
+"""
+
+
+def test_two_commands_for_one_run(command, tmp_path: Path, run):
+    """One trains; the other says so, ends with status 2, and does not disturb it."""
+    process = start("-c", HOLDER, "train", *TINY, "--out", tmp_path, stdin=-1)
+    assert process.stdout is not None
+    assert process.stdin is not None
+    assert process.stdout.readline() == "training\n"
+    status, out, err = command("train", *TINY, "--out", tmp_path)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert "is being trained by another process" in err
+    assert "training" in command("runs", tmp_path)[1]
+    process.stdin.write("x" * 10)
+    assert finish(process)[0] == 0
+    assert untimed(only(tmp_path)) == untimed(run)
+
+
+# evaluate
+
+
+def test_evaluate_is_the_result(command, run):
+    status, out, err = command("evaluate", run.path, "--json")
+    assert (status, err) == (0, "")
+    found = json.loads(out)
+    assert found.pop("run") == str(run.path)
+    assert found.pop("classes") == ["class 0", "class 1", "class 2"]
+    expected = run.result["test"]
+    assert found.keys() == expected.keys()
+    for key, value in expected.items():
+        assert found[key] == (pytest.approx(value, rel=1e-5) if key in ("loss", "calibration_error") else value)
+
+
+def test_evaluate_as_tables(command, run):
+    status, out, _ = command("evaluate", run.path)
+    test = run.result["test"]
+    assert status == 0
+    for text in (f"{test['accuracy']:.2%}", f"{test['loss']:.4f}", f"{test['calibration_error']:.4f}", "class 2", f"{test['f1'][1]:.2%}"):
+        assert text in out
+
+
+@pytest.mark.parametrize("arguments", [["evaluate", "nowhere"], ["predict", "nowhere", "x.png"]], ids=" ".join)
+def test_a_run_that_is_not_there(command, arguments):
+    status, out, err = command(*arguments)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert "nowhere is not a run" in err
+    assert "favorit runs" in err
+
+
+def test_an_unfinished_run_cannot_be_evaluated(command, run, tmp_path: Path):
+    (tmp_path / "config.json").write_text((run.path / "config.json").read_text())
+    status, _, err = command("evaluate", tmp_path)
+    assert (status, err.count("\n")) == (2, 1)
+    assert f"{tmp_path / 'best.safetensors'} is missing" in err
+
+
+# predict
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    Image.new("RGB", (40, 25), (20, 20, 20)).save(folder / "night.png")
+    Image.new("L", (9, 30), 230).save(folder / "snow.jpg")
+    (folder / "notes.txt").write_text("no image")
+    return folder
+
+
+def test_predict_several_images(command, shades, photos):
+    status, out, err = command("predict", shades.path, photos / "snow.jpg", photos / "night.png")
+    assert (status, err) == (0, "")
+    lines = [line for line in out.splitlines() if "photos" in line]
+    assert ["white" in lines[0], "black" in lines[1]] == [True, True]
+    assert out.index("snow.jpg") < out.index("night.png")
+    assert out.count("%") == 2
+
+
+def test_predict_a_folder_as_json(command, shades, photos):
+    status, out, _ = command("predict", shades.path, photos, "--json", "--top", "2")
+    assert status == 0
+    found = [json.loads(line) for line in out.splitlines()]
+    assert [Path(line["image"]).name for line in found] == ["night.png", "snow.jpg"]
+    assert [[each["class"] for each in line["classes"]] for line in found] == [["black", "white"], ["white", "black"]]
+    for line in found:
+        probabilities = [each["probability"] for each in line["classes"]]
+        assert probabilities[0] > 0.5 > probabilities[1]
+        assert sum(probabilities) == pytest.approx(1)
+    pixels = torch.full((1, 3, 8, 8), 20, dtype=torch.uint8)
+    assert found[0]["classes"][0]["probability"] == pytest.approx(favorit.load(shades).predict(pixels)[0, 0].item(), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("absent.png", ["absent.png", "no such file"]), ("notes.txt", ["notes.txt", "cannot be read as an image"])],
+)
+def test_what_cannot_be_predicted(command, shades, photos, name, words):
+    status, out, err = command("predict", shades.path, photos / "snow.jpg", photos / name)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert all(word in err for word in words)
+
+
+def test_a_folder_without_images_cannot_be_predicted(command, shades, tmp_path: Path):
+    status, _, err = command("predict", shades.path, tmp_path)
+    assert (status, err.count("\n")) == (2, 1)
+    assert "no images in this folder" in err
+
+
+# runs
+
+
+def test_runs_is_a_table(command, run):
+    status, out, err = command("runs", run.path.parent)
+    assert (status, err) == (0, "")
+    for text in (run.id, "complete", f"{run.result['test']['accuracy']:.2%}", f"{run.result['parameters']:,}"):
+        assert text in out
+
+
+def test_runs_as_json(command, run):
+    status, out, _ = command("runs", run.path.parent, "--json")
+    (found,) = (json.loads(line) for line in out.splitlines())
+    assert status == 0
+    assert (found["id"], found["status"], found["train.lr"]) == (run.id, "complete", 0.01)
+    assert found["test.accuracy"] == pytest.approx(run.result["test"]["accuracy"])
+
+
+@pytest.mark.parametrize("option", [[], ["--json"]])
+def test_no_runs(command, tmp_path: Path, option):
+    status, out, err = command("runs", tmp_path / "nowhere", *option)
+    assert (status, err) == (0, "")
+    assert out.strip() == "" if option else "no runs in" in out

@@ -1,0 +1,151 @@
+"""The weights of a finished run predict what its files say, from tensors and from image files of any size."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import favorit
+from favorit import FavoritError
+from favorit.data import load_dataset
+from favorit.training.run import evaluate_run, predict_files
+from training_helpers import LIVELY, fit, pictures, tiny
+
+CONFIGS = {
+    "plain": tiny(),
+    "lively": tiny(**LIVELY),
+    "resized": tiny(data=dict(preprocess="resize(12)|normalise(0.5, 0.25)")),
+}
+
+
+@pytest.fixture(scope="module", params=CONFIGS)
+def run(request, tmp_path_factory: pytest.TempPathFactory) -> favorit.Run:
+    return fit(tmp_path_factory.mktemp("loaded"), CONFIGS[request.param])[0]
+
+
+@pytest.fixture(scope="module")
+def shades(tmp_path_factory: pytest.TempPathFactory) -> favorit.Run:
+    """A run that tells black from white images, 8x8."""
+    place = tmp_path_factory.mktemp("shades")
+    path = pictures(place / "images", {"black": 30, "white": 30})
+    config = tiny(data=dict(name=f"folder('{path}', 8)", validation=0.2), train=dict(epochs=4))
+    run, _ = fit(place / "runs", config)
+    assert run.result["test"]["accuracy"] == 1.0
+    return run
+
+
+def test_predict_reproduces_the_saved_predictions(run):
+    data = load_dataset(run.config.data.name)
+    with np.load(run.path / "predictions.npz") as saved:
+        logits, labels = torch.from_numpy(saved["logits"]), torch.from_numpy(saved["labels"])
+    assert torch.equal(labels, data.test.labels)
+    found = favorit.load(run).predict(data.test.images)
+    torch.testing.assert_close(found, logits.softmax(-1), rtol=1e-5, atol=1e-7)
+    assert (found.argmax(-1) == labels).double().mean().item() == run.result["test"]["accuracy"]
+
+
+def test_a_run_is_named_by_itself_its_path_or_text(run):
+    images = load_dataset(run.config.data.name).test.images[:4]
+    one = favorit.load(run).predict(images)
+    assert torch.equal(favorit.load(run.path).predict(images), one)
+    assert torch.equal(favorit.load(str(run.path)).predict(images), one)
+
+
+def test_predict_needs_no_data(shades, tmp_path: Path):
+    """The run keeps what predicting needs: classes, mean and std."""
+    elsewhere = tmp_path / "run"
+    import shutil
+
+    shutil.copytree(shades.path, elsewhere)
+    loaded = favorit.load(elsewhere)
+    assert loaded.classes == ("black", "white")
+    assert loaded.predict(torch.zeros(1, 3, 8, 8, dtype=torch.uint8)).argmax().item() == 0
+
+
+def test_evaluating_again_gives_the_result(run):
+    found, classes = evaluate_run(run.path)
+    expected = run.result["test"]
+    assert classes == ("class 0", "class 1", "class 2")
+    for key in ("accuracy", "top5", "precision", "recall", "f1", "confusion"):
+        assert found[key] == expected[key]
+    for key in ("loss", "calibration_error"):
+        assert found[key] == pytest.approx(expected[key], rel=1e-5)
+
+
+def test_bf16_is_evaluated_as_it_was_tested(tmp_path: Path):
+    run, _ = fit(tmp_path, tiny(train=dict(precision="bf16")))
+    found, _ = evaluate_run(run.path)
+    assert found["confusion"] == run.result["test"]["confusion"]
+    assert found["loss"] == pytest.approx(run.result["test"]["loss"], rel=1e-5)
+
+
+def test_data_that_changed_are_not_evaluated(tmp_path: Path):
+    path = pictures(tmp_path / "images", {"a": 20, "b": 20})
+    run, _ = fit(tmp_path / "runs", tiny(data=dict(name=f"folder('{path}', 8)", validation=0.2), train=dict(epochs=1)))
+    evaluate_run(run.path)
+    (path / "a" / "000.png").unlink()
+    with pytest.raises(FavoritError, match=r"is not the data that .* was trained on"):
+        evaluate_run(run.path)
+
+
+@pytest.mark.parametrize(
+    "images",
+    [
+        torch.zeros(2, 3, 8, 8),
+        torch.zeros(2, 1, 8, 8, dtype=torch.uint8),
+        torch.zeros(2, 3, 9, 8, dtype=torch.uint8),
+        torch.zeros(3, 8, 8, dtype=torch.uint8),
+    ],
+    ids=["float", "grey", "size", "no batch"],
+)
+def test_images_of_another_kind_are_refused(shades, images):
+    with pytest.raises(FavoritError, match=r"predict takes uint8 images of shape \(N, 3, 8, 8\), not"):
+        favorit.load(shades).predict(images)
+
+
+@pytest.mark.parametrize(("size", "mode", "suffix"), [((8, 8), "RGB", "png"), ((31, 17), "L", "png"), ((200, 90), "RGB", "jpg")])
+def test_an_image_file_of_any_size(shades, tmp_path: Path, size, mode, suffix):
+    files = []
+    for name, level in (("dark", 30), ("light", 220)):
+        files.append(tmp_path / f"{name}.{suffix}")
+        Image.new(mode, size, level if mode == "L" else (level,) * 3).save(files[-1])
+    found = predict_files(shades.path, files)
+    assert list(found) == files
+    assert [classes[0][0] for classes in found.values()] == ["black", "white"]
+    assert all(0.5 < classes[0][1] <= 1 for classes in found.values())
+
+
+def test_a_file_of_a_training_image_is_that_image(shades):
+    """The whole way from PNG to probability is that of the tensors."""
+    data = load_dataset(shades.config.data.name)
+    folder = Path(shades.config.data.name.split("'")[1])
+    file = folder / "white" / "003.png"
+    found = dict(predict_files(shades.path, [file], top=2)[file])
+    pixels = torch.from_numpy(np.asarray(Image.open(file)).copy()).permute(2, 0, 1)[None].contiguous()
+    expected = favorit.load(shades).predict(pixels)[0]
+    assert found == {"black": pytest.approx(expected[0].item()), "white": pytest.approx(expected[1].item())}
+    assert any(torch.equal(pixels[0], image) for part in (data.train, data.test) for image in part.images)
+
+
+def test_a_folder_and_more_classes_than_there_are(shades, tmp_path: Path):
+    for number in range(3):
+        Image.new("RGB", (5, 5), (10 * number,) * 3).save(tmp_path / f"{number}.png")
+    found = predict_files(shades.path, [tmp_path], top=9)
+    assert [path.name for path in found] == ["0.png", "1.png", "2.png"]
+    for classes in found.values():
+        assert {name for name, _ in classes} == {"black", "white"}
+        assert sum(probability for _, probability in classes) == pytest.approx(1)
+        assert classes[0][1] >= classes[1][1]
+
+
+def test_more_images_than_one_batch(shades):
+    images = torch.randint(256, (600, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    loaded = favorit.load(shades)
+    found = loaded.predict(images)
+    assert found.shape == (600, 2)
+    torch.testing.assert_close(found[512:], loaded.predict(images[512:]))
+    torch.testing.assert_close(found.sum(1), torch.ones(600))

@@ -1,0 +1,114 @@
+"""The runs of a folder as a table: one row for each, whatever state it is in."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pandas
+import pytest
+
+import favorit
+from favorit import FavoritError
+from favorit.training.folder import RunFolder
+from training_helpers import fit, tiny
+
+
+@pytest.fixture(scope="module")
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A complete run, a failed one, and one that was stopped in its second epoch."""
+    out = tmp_path_factory.mktemp("shelf")
+    fit(out, tiny())
+    with pytest.raises(FavoritError):
+        fit(out, tiny(train=dict(lr=1e30)))
+
+    def stop(event, _):
+        if getattr(event, "epoch", 0) == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        favorit.train(tiny(seed=3), out=out, listen=stop)
+    return out
+
+
+def by_status(table: pandas.DataFrame) -> dict[str, pandas.Series]:
+    return {row["status"]: row for _, row in table.iterrows()}
+
+
+def test_complete_failed_and_stopped(shelf):
+    table = favorit.runs(shelf)
+    assert isinstance(table, pandas.DataFrame)
+    rows = by_status(table)
+    assert sorted(rows) == ["complete", "failed", "stopped"]
+    complete = rows["complete"]
+    result = favorit.Run(shelf / complete["id"]).result
+    assert complete["test.accuracy"] == result["test"]["accuracy"]
+    assert complete["validation.accuracy"] == result["validation"]["accuracy"]
+    for column in ("epochs", "parameters", "flops", "peak_memory", "train_seconds_per_epoch", "images_per_second"):
+        assert complete[column] == result[column]
+    assert "the loss became nan" in rows["failed"]["error"]
+    assert (rows["stopped"]["seed"], rows["stopped"]["epochs"]) == (3, 1)
+    assert pandas.isna(rows["stopped"]["test.accuracy"])
+
+
+def test_every_field_of_the_configuration_is_a_column(shelf):
+    table = favorit.runs(shelf)
+    sections = {"model": favorit.ModelConfig, "data": None, "train": None}
+    config = favorit.Run(shelf / table.id[0]).config
+    for section in sections:
+        for field in type(getattr(config, section)).model_fields:
+            assert f"{section}.{field}" in table
+    assert set(table["train.lr"]) == {0.01, 1e30}
+    assert set(table["model.dim"]) == {8}
+    assert "schema" not in table
+
+
+def test_a_run_that_is_held_is_training(shelf):
+    (stopped,) = favorit.runs(shelf).query("status == 'stopped'").id
+    with RunFolder(shelf / stopped).lock():
+        assert favorit.runs(shelf).query(f"id == '{stopped}'").status.tolist() == ["training"]
+    assert favorit.runs(shelf).query(f"id == '{stopped}'").status.tolist() == ["stopped"]
+
+
+@pytest.mark.parametrize("name", ["config.json", "result.json", "epochs.jsonl"])
+@pytest.mark.parametrize("junk", ["{\n", "[]\n", "{}\n"], ids=["cut", "a list", "empty"])
+def test_one_damaged_run_does_not_hide_the_others(shelf, tmp_path: Path, name, junk):
+    if name == "epochs.jsonl" and junk != "{\n":
+        junk = "x\n"
+    out = Path(shutil.copytree(shelf, tmp_path / "runs"))
+    victim = by_status(favorit.runs(out))["complete"]["id"]
+    (out / victim / name).write_text(junk)
+    rows = by_status(favorit.runs(out))
+    assert sorted(rows) == ["damaged", "failed", "stopped"]
+    assert rows["damaged"]["id"] == victim
+    assert str(out / victim / name) in rows["damaged"]["error"]
+
+
+def test_a_section_that_is_missing_is_damage(shelf, tmp_path: Path):
+    out = Path(shutil.copytree(shelf, tmp_path / "runs"))
+    victim = out / by_status(favorit.runs(out))["complete"]["id"] / "config.json"
+    saved = json.loads(victim.read_text())
+    del saved["config"]["train"]
+    victim.write_text(json.dumps(saved))
+    assert sorted(by_status(favorit.runs(out))) == ["damaged", "failed", "stopped"]
+
+
+def test_what_is_no_run_is_not_listed(shelf, tmp_path: Path):
+    out = Path(shutil.copytree(shelf, tmp_path / "runs"))
+    (out / "tensorboard").mkdir()
+    (out / "notes.txt").write_text("mine")
+    (out / "0123456789abcdef").mkdir()
+    (out / "0123456789abcdef" / "lock").touch()
+    assert len(favorit.runs(out)) == 3
+
+
+def test_an_empty_or_missing_folder_is_an_empty_table(tmp_path: Path):
+    assert favorit.runs(tmp_path).empty
+    assert favorit.runs(tmp_path / "nowhere").empty
+
+
+def test_reading_changes_nothing(shelf):
+    before = {path: path.stat().st_mtime_ns for path in shelf.rglob("*")}
+    favorit.runs(shelf)
+    assert {path: path.stat().st_mtime_ns for path in shelf.rglob("*")} == before

@@ -1,0 +1,125 @@
+"""The identifier of a run is a function of what it means: the same under other words, and never another one without a reason."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import favorit
+from favorit import RunConfig
+from favorit.training.run import run_id
+from training_helpers import LIVELY, fit, pictures, plain, resolved, tiny
+
+# Changing one of these orphans every run that was made with such a configuration: only on purpose, and said in CHANGELOG.md.
+IDENTIFIERS: dict[str, tuple[dict[str, Any], str]] = {
+    "default": (dict(), "520c9749fbcaca50"),
+    "hybrid": (dict(model=dict(layout="performer_first", performer="relu(m=128)"), train=dict(epochs=5), seed=42), "fb70de81966b9116"),
+    "pattern": (dict(model=dict(layout="relu(m=64)|softmax")), "b8b6c013c071b5cd"),
+    "augmented": (dict(data=dict(augment="crop(4)|flip|rotate(5)|cutout(8)|mixup(0.2)")), "d7403483610af322"),
+    "resized": (dict(data=dict(preprocess="resize(16)|normalise(0.5, 0.5)")), "90119b592d2c2685"),
+    "a fold": (dict(data=dict(folds=5, fold=2)), "ea5b9ce897c74a23"),
+    "a subset": (dict(data=dict(subset=400, validation=50)), "286488de33555d45"),
+    "sgd": (dict(train=dict(optimizer="sgd(momentum=0.8)", lr=0.1, weight_decay=5e-4, schedule="step(every=3)")), "0bd33eda1770365e"),
+    "muon": (dict(train=dict(optimizer="muon", schedule="one_cycle", warmup=1.5, clip=1.0)), "86f9c83bacd6c1d4"),
+    "regularised": (dict(train=dict(label_smoothing=0.1, ema=0.99, class_weights=True)), "886a3f5497e4bee9"),
+    "stopping": (dict(train=dict(monitor="loss", patience=3, select="last")), "3ada5feda1177fde"),
+    "redrawn": (dict(model=dict(layout="favor(m=32)"), train=dict(redraw=100)), "d69f2baad7fdcf77"),
+    "redrawn each epoch": (dict(model=dict(layout="favor(m=32)"), train=dict(redraw="epoch", precision="bf16")), "8e615451ef13e118"),
+}
+
+
+def identifier(**sections: Any) -> str:
+    config, data = resolved(RunConfig(**sections))
+    return run_id(config, data.digest)
+
+
+@pytest.mark.parametrize(("sections", "expected"), IDENTIFIERS.values(), ids=IDENTIFIERS)
+def test_pinned(sections, expected):
+    assert identifier(**sections) == expected
+
+
+def test_what_differs_has_another_identifier():
+    assert len({identifier(**sections) for sections, _ in IDENTIFIERS.values()}) == len(IDENTIFIERS)
+    assert identifier() != identifier(seed=1)
+
+
+SAME: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "a named layout": (dict(model=dict(layout="all_performer", performer="relu(m=64)")), dict(model=dict(layout="relu(m=64)"))),
+    "its unused performer": (dict(model=dict(layout="all_standard", performer="relu(m=64)")), dict(model=dict(layout="softmax"))),
+    "halves": (
+        dict(model=dict(layout="performer_first", performer="relu(m=64)", depth=6)),
+        dict(model=dict(layout="relu(m=64)*3|softmax*3", depth=6)),
+    ),
+    "turns": (dict(model=dict(layout="intertwined", performer="elu")), dict(model=dict(layout="elu|softmax"))),
+    "spaces": (dict(model=dict(layout=" relu( m = 64 )|softmax ")), dict(model=dict(layout="relu(m=64)|softmax"))),
+    "order of keys": (
+        dict(model=dict(layout="favor(features=hyperbolic, m=32)")),
+        dict(model=dict(layout="favor(m=32, features=hyperbolic)")),
+    ),
+    "by position": (dict(model=dict(layout="favor(32)")), dict(model=dict(layout="favor(m=32)"))),
+    "defaults of a mixer": (dict(model=dict(layout="relu(m=64, eps=1e-3, learned=False)")), dict(model=dict(layout="relu(m=64)"))),
+    "defaults of fields": (
+        dict(
+            model=dict(dim=64, depth=4, heads=4, stem="patch(4)"),
+            data=dict(name="digits", validation=0.1),
+            train=dict(epochs=10, lr=0.001),
+            seed=0,
+        ),
+        dict(),
+    ),
+    "what the data decide": (dict(model=dict(image_size=8, channels=1, classes=10)), dict(model=dict(image_size=99, classes=3))),
+    "numbers": (dict(train=dict(lr=1, weight_decay=0)), dict(train=dict(lr=1.0, weight_decay=0.0))),
+    "data by another name": (
+        dict(data=dict(name="synthetic(size=8, test=48, train=96)")),
+        dict(data=dict(name="synthetic(8, 3, 10, 96, 48, seed=0)")),
+    ),
+}
+
+
+@pytest.mark.parametrize(("one", "other"), SAME.values(), ids=SAME)
+def test_other_words_for_the_same(one, other):
+    assert identifier(**one) == identifier(**other)
+
+
+def test_order_of_sections_and_fields_does_not_matter():
+    config = plain(**LIVELY)
+    backwards = {
+        section: dict(reversed(list(values.items()))) if isinstance(values, dict) else values
+        for section, values in reversed(list(config.items()))
+    }
+    assert list(backwards) != list(config)
+    assert identifier(**config) == identifier(**backwards)
+
+
+def test_place_and_device_do_not_matter(tmp_path: Path):
+    config = tiny(train=dict(epochs=1))
+    one = favorit.train(config, out=tmp_path / "a", data_dir=tmp_path / "x")
+    other = favorit.train(config, out=tmp_path / "b" / "c", accelerator="cpu", data_dir=tmp_path / "y", checkpoint_seconds=0)
+    assert one.id == other.id
+
+
+def test_a_dictionary_is_a_configuration(tmp_path: Path):
+    values = plain(train=dict(epochs=1))
+    assert favorit.train(values, out=tmp_path).id == fit(tmp_path, RunConfig(**values))[0].id
+
+
+def test_a_saved_configuration_leads_back_to_its_run(tmp_path: Path):
+    run, _ = fit(tmp_path, tiny(**{**LIVELY, "train": {**LIVELY["train"], "epochs": 1}}))
+    again, events = fit(tmp_path, run.config)
+    assert again == run
+    assert events == []
+    assert json.loads((run.path / "config.json").read_text())["id"] == run.id
+
+
+def test_images_that_moved_keep_their_identifier(tmp_path: Path):
+    first = pictures(tmp_path / "first", {"a": 10, "b": 10})
+    second = tmp_path / "elsewhere" / "second"
+    shutil.copytree(first, second)
+    one, other = (identifier(data=dict(name=f"folder:{path}")) for path in (first, second))
+    assert one == other
+    (second / "a" / "000.png").write_bytes((second / "b" / "000.png").read_bytes())
+    assert identifier(data=dict(name=f"folder:{second}")) != one
