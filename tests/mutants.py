@@ -53,7 +53,7 @@ class _Wrong(Kernel):
 
     def __init__(self, right: Kernel) -> None:
         super().__init__()
-        self.right = right
+        self.right, self.features = right, right.features
 
     def queries(self, q: Tensor) -> Tensor:
         return self.right.queries(q)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 import cases
 from checks import MIXER_CHECKS, builder
-from favorit.attention import KERNELS, MIXERS
+from favorit.attention import KERNELS, MIXERS, Linear
 
 SPECS = [(name, spec) for name, case in cases.MIXERS.items() for spec in case.specs]
 
@@ -21,6 +22,14 @@ def test_every_entry_tries_its_own_name_and_excuses_known_invariants() -> None:
         assert case.specs, name
         assert all(spec.partition("(")[0] == name for spec in case.specs)
         assert set(case.excused) <= set(MIXER_CHECKS), name
+
+
+@pytest.mark.parametrize("spec", [spec for name, spec in SPECS if name in KERNELS])
+def test_a_kernel_says_how_many_features_it_has(spec: str) -> None:
+    mixer = builder(spec)(head_dim=16, tokens=5)
+    assert isinstance(mixer, Linear)
+    x = torch.randn(2, 2, 5, 16)
+    assert mixer.kernel.queries(x).shape[-1] == mixer.kernel.keys(x)[0].shape[-1] == mixer.kernel.features
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from checks import assert_close, builder, gradients, tensors
-from favorit.attention import Linear, streamed
+from favorit.attention import Linear, softmax, streamed
 
 KERNELS = ["relu(m=24)", "favor(m=24)", "relu(m=8, learned=True)", "mixture", "learned(m=5)"]
 
@@ -53,3 +53,16 @@ def test_no_buffer_of_tokens_times_features_is_kept() -> None:
         mixer(q, k, v)
     assert sizes
     assert max(sizes) <= max(q.numel(), 2 * 2 * 512 * 4)
+
+
+@pytest.mark.parametrize("numbers", [1, 2 * 50 * 60, 1 << 19])
+@pytest.mark.parametrize(("n_queries", "n_keys"), [(1, 1), (50, 60), (96, 96), (97, 97), (5, 96)])
+def test_short_softmax_equals_the_fused_kernel(n_queries: int, n_keys: int, numbers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Training on short sequences takes another path; values and gradients are those of torch's kernel, on both sides of the limit."""
+    monkeypatch.setattr(softmax, "BLOCK_NUMBERS", numbers)
+    q, k, v = tensors(n_queries, 16, n_keys=n_keys)
+    assert softmax.is_short(q, k, v) == (max(n_queries, n_keys) <= 96)
+    fast, exact = builder("softmax")(head_dim=16, tokens=n_keys)(q, k, v), torch.nn.functional.scaled_dot_product_attention(q, k, v)
+    assert_close(fast, exact, 1e-6)
+    for mine, twin in zip(gradients(fast, q, k, v), gradients(exact, q, k, v), strict=True):
+        assert_close(mine, twin, 1e-6)

@@ -41,6 +41,7 @@ class Favor(Kernel):
         self.mirrored = features == "hyperbolic"
         if self.mirrored and m % 2:
             raise FavoritError(f"favor: m={m} is not valid with features=hyperbolic: features come in pairs, m must be even")
+        self.features = m
         rows = m // 2 if self.mirrored else m
         self.projection = RandomRows(rows, head_dim, layer=layer, seed=seed, orthogonal=orthogonal, norm=norm)
 

@@ -11,7 +11,9 @@ from torch import Tensor, nn
 
 
 class Kernel(nn.Module, ABC):
-    """A feature map that owns its scaling. It is called in fp32 or better, autocast off."""
+    """A feature map that owns its scaling. It is called in fp32 or better, autocast off. `features` is M."""
+
+    features: int
 
     @abstractmethod
     def queries(self, q: Tensor) -> Tensor:

@@ -40,8 +40,9 @@ class Learned(Kernel):
         act: Literal["relu", "gelu"] = "relu",
     ) -> None:
         super().__init__()
+        self.features = m or head_dim
         self.inner = nn.Linear(head_dim, hidden or 2 * head_dim)
-        self.outer = nn.Linear(hidden or 2 * head_dim, m or head_dim)
+        self.outer = nn.Linear(hidden or 2 * head_dim, self.features)
         self.act = ACTIVATIONS[act]
 
     def queries(self, q: Tensor) -> Tensor:
@@ -59,6 +60,7 @@ class Mixture(Kernel):
 
     def __init__(self, head_dim: int) -> None:
         super().__init__()
+        self.features = head_dim
         self.inner = nn.Linear(head_dim, 2 * head_dim)
         self.norm = nn.LayerNorm(2 * head_dim)
         self.outer = nn.Linear(2 * head_dim, head_dim)

@@ -45,6 +45,7 @@ class Pointwise(Kernel):
         if learned and m is None:
             raise FavoritError("learned=True needs m, the number of learned features: write for example m=128, learned=True")
         self.f, self.eps, self.power = f, eps, SCALES[scale]
+        self.features = m or head_dim
         self.projection: RandomRows | None = None
         self.learned_rows: nn.Parameter | None = None
         if m is not None:

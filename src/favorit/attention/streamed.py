@@ -61,12 +61,11 @@ def _slices(length: int, size: int) -> Iterator[slice]:
 class _Streamed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, kernel: Kernel, key_mask: Tensor | None, q: Tensor, k: Tensor, v: Tensor, *parameters: Tensor) -> Tensor:
-        features = kernel.queries(q[:1, :1, :1]).shape[-1]
-        images, tokens = block_sizes(q.shape[0], q.shape[1], max(q.shape[-2], k.shape[-2]), features)
+        images, tokens = block_sizes(q.shape[0], q.shape[1], max(q.shape[-2], k.shape[-2]), kernel.features)
         kept = v.new_ones(1, 1, k.shape[-2], 1) if key_mask is None else key_mask[:, None, :, None].to(v)
         count = kept.sum(-2, keepdim=True).clamp(min=1).expand(len(v), 1, 1, 1)
         mean_v = (v * kept).sum(-2, keepdim=True) / count
-        kv, z = v.new_zeros(*k.shape[:2], features, v.shape[-1]), v.new_zeros(*k.shape[:2], 1, features)
+        kv, z = v.new_zeros(*k.shape[:2], kernel.features, v.shape[-1]), v.new_zeros(*k.shape[:2], 1, kernel.features)
         top = v.new_full((*k.shape[:2], 1, 1), torch.finfo(v.dtype).min)
         # In the layout of the packed projection that q usually is a view of, the layer's output needs no copy.
         out = v.new_empty(q.shape[0], q.shape[2], q.shape[1], v.shape[-1]).transpose(1, 2)

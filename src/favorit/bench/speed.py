@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -55,8 +56,8 @@ def mixer_costs(specs: Iterable[str], size: Size, *, repeats: int = 11) -> list[
     for spec in specs:
         mixer = build_mixer(spec, heads=size.heads, head_dim=size.head_dim, tokens=size.tokens, seed=0)
         check(spec, mixer, q[:1], k[:1], v[:1])
-        calls[spec, "forward"] = lambda mixer=mixer: _forward(mixer, q, k, v)
-        calls[spec, "forward+backward"] = lambda mixer=mixer: torch.autograd.grad(mixer(q, k, v), (q, k, v), grad, allow_unused=True)
+        calls[spec, "forward"] = partial(_forward, mixer, q, k, v)
+        calls[spec, "forward+backward"] = partial(_both, mixer, q, k, v, grad)
     return _costs(calls, repeats)
 
 
@@ -82,8 +83,8 @@ def model_costs(models: dict[str, ModelConfig], batch: int, *, repeats: int = 7)
         images = torch.randn(batch, config.channels, *config.image_size)
         labels = torch.randint(config.classes, (batch,))
         (optimizer,) = adamw(model, lr=1e-6, weight_decay=0.0)
-        calls[name, "training step"] = lambda m=model, o=optimizer, x=images, y=labels: _step(m, o, x, y)
-        calls[name, "inference"] = lambda m=model, x=images: _forward(m, x)
+        calls[name, "training step"] = partial(_step, model, optimizer, images, labels)
+        calls[name, "inference"] = partial(_forward, model, images)
         once = batch * measure.flops(model, images[:1])[""]
         flops[name, "training step"], flops[name, "inference"] = 3 * once, once
     return _costs(calls, repeats, flops)
@@ -105,9 +106,13 @@ def _forward(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
         return function(*inputs)
 
 
+def _both(mixer: Mixer, q: Tensor, k: Tensor, v: Tensor, grad: Tensor) -> None:
+    torch.autograd.grad(mixer(q, k, v), (q, k, v), grad, allow_unused=True)
+
+
 def _step(model: torch.nn.Module, optimizer: torch.optim.Optimizer, images: Tensor, labels: Tensor) -> None:
     optimizer.zero_grad()
-    F.cross_entropy(model(images), labels).backward()  # type: ignore[no-untyped-call]
+    F.cross_entropy(model(images), labels).backward()
     optimizer.step()
 
 
