@@ -237,6 +237,13 @@ class Registry(Generic[T]):
             raise unknown(self.noun, name, self._entries)
         return self._entries[name]
 
+    def canonical(self, spec: str | Spec) -> Spec:
+        """The spec with its parameters named, in the order of the signature, and without those that equal their default."""
+        spec = parse(spec) if isinstance(spec, str) else spec
+        entry = self[spec.name]
+        values = entry.resolve(spec)
+        return Spec(spec.name, (), {key: values[key] for key, p in entry.parameters.items() if key in values and values[key] != p.default})
+
     def build(self, spec: str | Spec, **context: Any) -> T:
         """The component that a spec names, with the context it asks for."""
         if not isinstance(spec, Spec):

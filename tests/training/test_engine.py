@@ -12,7 +12,7 @@ import torch
 
 import favorit
 from favorit import FavoritError
-from favorit.training import Checkpoint, End, Epoch, Step
+from favorit.training import Begin, Checkpoint, End, Epoch, Step
 from favorit.training.engine import DivergedError
 from favorit.training.folder import RunFolder
 from training_helpers import files, fit, held, tiny, untimed, weights
@@ -34,7 +34,8 @@ def test_the_loss_falls_and_the_classes_are_learned(tmp_path: Path):
 
 def test_the_order_and_number_of_events(tmp_path: Path):
     run, events = fit(tmp_path, tiny())
-    assert [type(event) for event in events] == [*[Step] * STEPS, Epoch] * 2 + [End]
+    assert [type(event) for event in events] == [Begin, *[*[Step] * STEPS, Epoch] * 2, End]
+    assert events[0] == Begin(str(run.path), 0)
     steps = of(Step, events)
     assert [(step.epoch, step.step, step.steps) for step in steps] == [(e, s, STEPS) for e in range(2) for s in range(1, STEPS + 1)]
     epochs = of(Epoch, events)
@@ -234,17 +235,29 @@ def test_only_training_images_are_augmented(tmp_path: Path):
     assert training.test.augment is None
 
 
-def test_asking_to_stop_after_an_epoch_ends_the_run_there(tmp_path: Path):
+def test_asking_to_stop_after_an_epoch_prunes_the_run_and_training_it_again_goes_on(tmp_path: Path):
     events: list[Any] = []
 
     def listen(event: Any, config: Any) -> bool:
         events.append(event)
         return isinstance(event, Epoch) and event.epoch == 1
 
-    run = favorit.train(tiny(train=dict(epochs=5)), out=tmp_path, listen=listen)
+    config = tiny(train=dict(epochs=5))
+    run = favorit.train(config, out=tmp_path / "pruned", listen=listen)
     assert [event.epoch for event in of(Epoch, events)] == [0, 1]
     assert isinstance(events[-1], End)
-    assert run.result["epochs"] == 2
+    assert (run.result["status"], run.result["epochs"]) == ("pruned", 2)
+    assert "test" not in run.result
+    assert favorit.runs(tmp_path / "pruned").status.tolist() == ["pruned"]
+    again, whole = favorit.train(config, out=tmp_path / "pruned"), favorit.train(config, out=tmp_path / "whole")
+    assert again.result["status"] == "complete"
+    assert untimed(again) == untimed(whole)
+    assert again.result["test"] == whole.result["test"]
+
+
+def test_asking_to_stop_after_the_last_epoch_changes_nothing(tmp_path: Path):
+    run = favorit.train(tiny(), out=tmp_path, listen=lambda event, _: isinstance(event, Epoch) and event.epoch == 1)
+    assert run.result["status"] == "complete"
 
 
 def test_what_a_listener_says_about_a_step_does_not_stop_anything(tmp_path: Path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -16,7 +17,7 @@ Listener = Callable[["Event", "RunConfig"], None]
 
 
 @contextmanager
-def listener(console: Console, tensorboard: str | None = None) -> Iterator[Listener]:
+def listener(console: Console, tensorboard: Path | None = None) -> Iterator[Listener]:
     """A function for `favorit.train(listen=...)`; whatever it opened is closed at the end."""
     listeners: list[Listener] = []
     closing: list[Callable[[], Any]] = []
@@ -90,22 +91,25 @@ def _bar(console: Console) -> tuple[Listener, Callable[[], Any]]:
     return show, progress.stop
 
 
-def _tensorboard(folder: str) -> tuple[Listener, Callable[[], Any]]:
+def _tensorboard(folder: Path) -> tuple[Listener, Callable[[], Any]]:
+    """Curves of each run under its identifier in `folder`."""
     from favorit.errors import FavoritError
-    from favorit.training import Epoch
+    from favorit.training import Begin, Epoch
 
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise FavoritError("--tensorboard needs the package tensorboard: pip install 'favorit[tensorboard]'") from None
-    writer = SummaryWriter(folder)
+    writers: list[Any] = []
 
     def write(event: Event, config: RunConfig) -> None:
+        if isinstance(event, Begin):
+            writers.append(SummaryWriter(str(folder / Path(event.path).name)))
         if isinstance(event, Epoch):
             numbers = {"loss/train": event.train_loss, "accuracy/train": event.train_accuracy, "lr": event.lr, **event.scalars}
             if event.validation_loss is not None and event.validation_accuracy is not None:
                 numbers |= {"loss/validation": event.validation_loss, "accuracy/validation": event.validation_accuracy}
             for name, value in numbers.items():
-                writer.add_scalar(name, value, event.epoch + 1)
+                writers[-1].add_scalar(name, value, event.epoch + 1)
 
-    return write, writer.close
+    return write, lambda: [writer.close() for writer in writers]

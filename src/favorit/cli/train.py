@@ -53,9 +53,7 @@ def train(
         own = values if fold is None else values.replace(data=values.data.replace(folds=folds, fold=fold))
         if fold is not None:
             console.print(f"fold {fold + 1} of {folds}")
-        with listener(
-            console, str(out / "tensorboard" / (f"fold-{fold}" if folds else "run")) if tensorboard and first else None
-        ) as listen:
+        with listener(console, out / "tensorboard" if tensorboard and first else None) as listen:
             finished.append(
                 train_run(own, out=out, data_dir=data_dir, accelerator=accelerator, devices=devices, compiled=compiled, listen=listen)
             )

@@ -10,7 +10,7 @@ from itertools import groupby
 
 from favorit.attention import MIXERS
 from favorit.errors import FavoritError, unknown
-from favorit.spec import Spec, parse, parse_pattern
+from favorit.spec import Spec, parse_pattern
 
 STANDARD = Spec("softmax")
 
@@ -26,7 +26,7 @@ LAYOUTS: dict[str, Callable[[Spec, int], list[Spec]]] = {
 
 def layers(layout: str, performer: str, depth: int) -> list[Spec]:
     """One mixer for each layer, as canonical specs: names exist, parameters are valid, defaults are left out."""
-    name, beside = layout.strip(), canonical(parse(performer))
+    name, beside = layout.strip(), MIXERS.canonical(performer)
     if name in LAYOUTS:
         return LAYOUTS[name](beside, depth)
     pattern = parse_pattern(layout)
@@ -37,14 +37,7 @@ def layers(layout: str, performer: str, depth: int) -> list[Spec]:
         raise FavoritError(
             f"layout={layout!r} does not fit depth={depth}: it has {len(pattern)} layers, the depth must be a multiple of that"
         )
-    return [canonical(spec) for spec in pattern * (depth // len(pattern))]
-
-
-def canonical(spec: Spec) -> Spec:
-    """The spec with parameters named, in the order of the signature, and without those that equal their default."""
-    entry = MIXERS[spec.name]
-    values = entry.resolve(spec)
-    return Spec(spec.name, (), {key: values[key] for key, p in entry.parameters.items() if key in values and values[key] != p.default})
+    return [MIXERS.canonical(spec) for spec in pattern * (depth // len(pattern))]
 
 
 def shorten(mixers: list[Spec]) -> str:

@@ -23,7 +23,7 @@ from favorit.data import Batch, DataSet, Images, Loader, build_augment, build_pr
 from favorit.errors import FavoritError
 from favorit.evaluate import metrics
 from favorit.model import ViT
-from favorit.training.events import Checkpoint, End, Epoch, Event, Step
+from favorit.training.events import Begin, Checkpoint, End, Epoch, Event, Step
 from favorit.training.folder import RunFolder, write_atomically
 from favorit.training.optim import build_optimizers, learning_rate_factor
 from favorit.training.state import Progress, load_checkpoint, load_weights, save_checkpoint, save_weights
@@ -112,19 +112,21 @@ class Training:
         return self.model if self.ema is None else self.ema.module
 
     def events(self) -> Generator[Event, bool | None, None]:
-        """Trains from the last checkpoint to the end. Sending True after an Epoch asks to stop there, as if it were the last."""
+        """Trains from the last checkpoint to the end. Sending True after an Epoch prunes the run there."""
         self._resume()
-        options, stop = self.config.train, self._out_of_patience()
-        while self.progress.epochs < options.epochs and not stop:
+        if self.fabric.is_global_zero:
+            yield Begin(str(self.folder.path), self.progress.step)
+        pruned = False
+        while not (pruned or self._is_over()):
             yield from self._train_epoch()
             epoch = self._finish_epoch()
             asked = None
             if self.fabric.is_global_zero:
                 asked = yield epoch
             # The counters of early stopping are the same everywhere; only the listener's wish has to be passed on.
-            stop = bool(self.fabric.broadcast(bool(asked))) or self._out_of_patience()
+            pruned = bool(self.fabric.broadcast(bool(asked))) and not self._is_over()
         if self.fabric.is_global_zero:
-            yield End(self._finish())
+            yield End(self._prune() if pruned else self._finish())
 
     def _resume(self) -> None:
         for path in reversed(self.folder.checkpoints()):
@@ -179,7 +181,9 @@ class Training:
             raise DivergedError(self._diagnosis(f"the loss became {value}"))
         if options.clip is not None:
             for optimizer in self.optimizers:
-                self.fabric.clip_gradients(self.forward, optimizer, max_norm=options.clip, error_if_nonfinite=False)
+                self.fabric.strategy.precision.unscale_gradients(optimizer)
+            # One norm over all parameters, also where several optimisers share them.
+            nn.utils.clip_grad_norm_(self.model.parameters(), options.clip)
         for optimizer in self.optimizers:
             optimizer.step()
         if self.ema is not None:
@@ -241,9 +245,16 @@ class Training:
         self.fabric.barrier()
         return record
 
-    def _out_of_patience(self) -> bool:
-        patience, best = self.config.train.patience, self.progress.best_epoch
-        return patience is not None and best is not None and self.progress.epochs - 1 - best >= patience
+    def _is_over(self) -> bool:
+        patience, best, epochs = self.config.train.patience, self.progress.best_epoch, self.progress.epochs
+        return epochs >= self.config.train.epochs or (patience is not None and best is not None and epochs - 1 - best >= patience)
+
+    def _prune(self) -> dict[str, Any]:
+        """Records how far the run came; its checkpoint stays."""
+        epochs = self.folder.epochs()
+        result = {"status": "pruned", "epochs": len(epochs), "validation": _validation(epochs[-1])}
+        self.folder.write_result(result)
+        return result
 
     def _finish(self) -> dict[str, Any]:
         """Tests the chosen weights, once, and writes what the run ends with."""

@@ -7,6 +7,14 @@ from typing import Any
 
 
 @dataclass(frozen=True)
+class Begin:
+    """A run begins, or goes on after `step` optimiser steps, in the folder `path`."""
+
+    path: str
+    step: int
+
+
+@dataclass(frozen=True)
 class Step:
     """One optimiser step: `step` of `steps` in `epoch`, and the running means of the epoch so far."""
 
@@ -43,9 +51,9 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class End:
-    """The run is complete; `result` is what result.json holds."""
+    """The run is complete or pruned; `result` is what result.json holds."""
 
     result: dict[str, Any]
 
 
-Event = Step | Epoch | Checkpoint | End
+Event = Begin | Step | Epoch | Checkpoint | End

@@ -12,10 +12,11 @@ import fcntl
 import json
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from favorit.errors import FavoritError
 
@@ -33,12 +34,10 @@ class RunFolder:
         """Holds the run. The system releases it when its holder dies, however it dies."""
         self.path.mkdir(parents=True, exist_ok=True)
         with open(self.path / "lock", "a+") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+            if not _take(file):
                 raise FavoritError(
                     f"{self.path} is being trained by another process: wait for it, or stop it; `favorit runs` shows what is there"
-                ) from None
+                )
             yield
 
     def write_config(self, meaning: dict[str, Any]) -> None:
@@ -150,3 +149,16 @@ def _damaged(path: Path, reason: object) -> FavoritError:
 def _sync(path: Path) -> None:
     with open(path, "rb") as file:
         os.fsync(file.fileno())
+
+
+def _take(file: IO[str], patience: float = 0.3) -> bool:
+    """An exclusive lock. Whoever lists runs holds one for an instant, so a held lock is tried again for a moment."""
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except OSError:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(0.02)

@@ -6,21 +6,25 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
 
 from favorit import seeds
-from favorit.config import ModelConfig, RunConfig, identify
-from favorit.data import DataSet, Preprocess, build_preprocess, find_images, load_dataset, read_image
+from favorit.attention.local import LOCALS
+from favorit.config import DataConfig, ModelConfig, RunConfig, identify
+from favorit.data import AUGMENTS, PREPROCESSES, DataSet, Preprocess, build_preprocess, find_images, load_dataset, read_image
 from favorit.errors import FavoritError
 from favorit.evaluate import metrics
-from favorit.model import ViT, create_model
+from favorit.model import HEADS, STEMS, ViT, create_model
 from favorit.model.layout import layers, shorten
+from favorit.position import POSITIONS
+from favorit.spec import Registry, parse_pattern, parse_sum
 from favorit.training.engine import DivergedError, Training
 from favorit.training.events import End, Event
 from favorit.training.folder import RunFolder
+from favorit.training.optim import OPTIMIZERS, SCHEDULES
 from favorit.training.state import load_weights
 
 PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
@@ -61,13 +65,35 @@ def resolve(config: RunConfig, data: DataSet) -> RunConfig:
 
 
 def run_id(config: RunConfig, digest: str) -> str:
-    """The identifier of a resolved run: layers expanded, defaults left out, the data's content instead of its name."""
-    model = {key: value for key, value in config.model.changed().items() if key not in ("layout", "performer")}
-    mixers = [str(spec) for spec in layers(config.model.layout, config.model.performer, config.model.depth)]
-    data = {key: value for key, value in config.data.changed().items() if key != "name"}
-    return identify(
-        {"model": {**model, "layers": mixers}, "data": {**data, "digest": digest}, "train": config.train.changed(), "seed": config.seed}
+    """The identifier of a resolved run: what it means, not how it was written.
+
+    Layers are expanded, specs brought to one form, defaults left out, and the data's content stands for its name.
+    """
+    model, data, options = config.model, config.data, config.train
+    meaning = config.replace(
+        model=model.replace(
+            layout="all_standard",
+            performer=ModelConfig().performer,
+            stem=str(STEMS.canonical(model.stem)),
+            head=str(HEADS.canonical(model.head)),
+            position="+".join(str(POSITIONS.canonical(part)) for part in parse_sum(model.position)),
+            local=None if model.local is None else str(LOCALS.canonical(model.local)),
+            head_dim=None if model.head_dim == model.dim // model.heads else model.head_dim,
+        ),
+        data=data.replace(
+            name=DataConfig().name, augment=_pattern(AUGMENTS, data.augment), preprocess=_pattern(PREPROCESSES, data.preprocess)
+        ),
+        train=options.replace(optimizer=str(OPTIMIZERS.canonical(options.optimizer)), schedule=str(SCHEDULES.canonical(options.schedule))),
     )
+    mixers = [str(spec) for spec in layers(model.layout, model.performer, model.depth)]
+    return identify({**meaning.changed(), "layers": mixers, "digest": digest})
+
+
+def _pattern(registry: Registry, text: str | None) -> str | None:
+    """The steps of a pipeline in one form; none at all is None."""
+    if text is None or text.strip() in ("", "none"):
+        return None
+    return "|".join(str(registry.canonical(spec)) for spec in parse_pattern(text))
 
 
 def train(
@@ -83,20 +109,21 @@ def train(
 ) -> Run:
     """Trains a configuration, or what is left of it, into `out`/<id>; a finished run is returned as it is.
 
-    `listen` hears every event on the first process; what it returns after an Epoch, if true, ends the run there.
+    `listen` hears every event on the first process; if what it returns after an Epoch is true, the run is pruned: it stops there untested,
+    and goes on from there when it is trained again.
     """
     config = RunConfig(**config) if isinstance(config, dict) else config
     data = load_dataset(config.data.name, data_dir)
     config = resolve(config, data)
     identifier = run_id(config, data.digest)
     folder = RunFolder(Path(out) / identifier)
-    if (finished := folder.result()) is not None:
+    if _ended(finished := folder.result()):
         return _finished(folder, finished)
     model = create_model(config.model, seed=seeds.derive(config.seed, "model"))
     fabric = _launch(accelerator, devices, config.train.precision)
     with _held(folder, fabric.is_global_zero):
         # Another process may have finished it since the first look: models were built and libraries imported.
-        if (finished := fabric.broadcast(folder.result() if fabric.is_global_zero else None)) is not None:
+        if _ended(finished := fabric.broadcast(folder.result() if fabric.is_global_zero else None)):
             return _finished(folder, finished)
         # Whatever is wrong with the configuration shows here, before there is a run to list.
         training = Training(config, data, model, fabric, folder, compiled=compiled, every=checkpoint_seconds)
@@ -111,6 +138,11 @@ def train(
             raise
     fabric.barrier()
     return Run(folder.path)
+
+
+def _ended(result: dict[str, Any] | None) -> TypeGuard[dict[str, Any]]:
+    """Whether nothing is left to do; a pruned run goes on where it was stopped."""
+    return result is not None and result["status"] != "pruned"
 
 
 def _finished(folder: RunFolder, result: dict[str, Any]) -> Run:
