@@ -86,6 +86,15 @@ def peak_memory() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
+def free_memory() -> int | None:
+    """Bytes that could be allocated now; None where the system does not say."""
+    try:
+        with open("/proc/meminfo") as lines:
+            return next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
+    except (OSError, StopIteration):
+        return None
+
+
 def fingerprint() -> dict[str, Any]:
     """The hardware, threads and versions that a time belongs to."""
     return {

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from favorit.attention.kernel import Kernel
 from favorit.attention.mixer import MIXERS, Mixer, allowed_keys, full_precision, output_dtype
-from favorit.attention.streamed import TINY, finite, plain, streamed
+from favorit.attention.streamed import TINY, block_sizes, finite, plain, streamed
 from favorit.errors import FavoritError
 from favorit.spec import Registry, parameters_of
 
@@ -40,6 +40,12 @@ class Linear(Mixer):
                 return streamed(self.kernel, q, k, v, key_mask).to(dtype)
             attend = _causal if self.causal else plain
             return attend(self.kernel.queries(q), *self._keys(k, key_mask), v).to(dtype)
+
+    def explain(self, q: Tensor, k: Tensor, v: Tensor) -> str:
+        if self.causal:
+            return f"prefix sums over blocks of {BLOCK} tokens"
+        images, tokens = block_sizes(q.shape[0], q.shape[1], max(q.shape[-2], k.shape[-2]), self.kernel.features)
+        return f"blocks of {images} images and {tokens} tokens: their {self.kernel.features} features stay in cache, recomputed going back"
 
     def weights(self, q: Tensor, k: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
         with full_precision(q, k) as (q, k):

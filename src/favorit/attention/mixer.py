@@ -37,6 +37,10 @@ class Mixer(nn.Module, ABC):
     def weights(self, q: Tensor, k: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
         """The explicit (B,H,Nq,Nk) matrix in fp32 or better: weights @ v == forward. O(Nq Nk): for pictures and proofs."""
 
+    def explain(self, q: Tensor, k: Tensor, v: Tensor) -> str:
+        """Which way these tensors take through the mixer, and why; most have one way."""
+        return "one form for all sizes"
+
     def resize(self, old: Grid, new: Grid) -> None:
         """Fits parameters that depend on the token grid to another grid. Most mixers have none."""
 

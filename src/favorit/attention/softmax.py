@@ -38,6 +38,11 @@ class Softmax(Mixer):
             return F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
         return F.scaled_dot_product_attention(q, k, v, attn_mask=allowed_keys(q, k, key_mask, self.causal))
 
+    def explain(self, q: Tensor, k: Tensor, v: Tensor) -> str:
+        if not self.causal and is_short(q, k, v):
+            return f"explicit weights in blocks of {_block(q, k)} images: training on a CPU with at most {SHORT} tokens"
+        return "torch's fused kernel"
+
     def weights(self, q: Tensor, k: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
         with full_precision(q, k) as (q, k):
             scores = q @ k.mT / q.shape[-1] ** 0.5
@@ -60,7 +65,7 @@ class _Short(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        ctx.block = max(1, BLOCK_NUMBERS // (q.shape[1] * q.shape[2] * k.shape[2]))
+        ctx.block = _block(q, k)
         w = q.new_empty(*q.shape[:3], k.shape[2])
         # In the layout of the packed projection that q usually is a view of, the layer's output needs no copy.
         out = v.new_empty(q.shape[0], q.shape[2], q.shape[1], v.shape[-1]).transpose(1, 2)
@@ -80,6 +85,10 @@ class _Short(torch.autograd.Function):
             of_scores = torch.ops.aten._softmax_backward_data(grad_out[b] @ v[b].mT, w[b], -1, w.dtype) * q.shape[-1] ** -0.5
             grad_q[b], grad_k[b] = of_scores @ k[b], of_scores.mT @ q[b]
         return grad_q, grad_k, grad_v
+
+
+def _block(q: Tensor, k: Tensor) -> int:
+    return min(len(q), max(1, BLOCK_NUMBERS // (q.shape[1] * q.shape[2] * k.shape[2])))
 
 
 def _blocks(q: Tensor, size: int) -> list[slice]:

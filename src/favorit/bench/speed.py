@@ -7,8 +7,9 @@ Shapes: B batch, H heads, N tokens, D head width.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,7 +21,8 @@ from favorit import measure
 from favorit.attention import Mixer, build_mixer
 from favorit.config import ModelConfig
 from favorit.errors import FavoritError
-from favorit.model import create_model
+from favorit.model import LAYOUTS, create_model
+from favorit.training.folder import write_atomically
 from favorit.training.optim import adamw
 
 
@@ -44,12 +46,15 @@ class Cost:
     low: float
     high: float
     memory: int
-    gemm_share: float | None
+    gemm_share: float | None = None
+    path: str = ""
 
 
 def mixer_costs(specs: Iterable[str], size: Size, *, repeats: int = 11) -> list[Cost]:
     """Forward and forward+backward of mixers, each first checked against its explicit weights; a wrong one is not timed."""
     calls: dict[tuple[str, str], Callable[[], Any]] = {}
+    paths: dict[tuple[str, str], str] = {}
+    _check_memory(size)
     shape = (size.batch, size.tokens, size.heads, size.head_dim)
     q, k, v = (torch.randn(shape).transpose(1, 2).requires_grad_() for _ in range(3))
     grad = torch.randn(shape).transpose(1, 2)
@@ -58,7 +63,21 @@ def mixer_costs(specs: Iterable[str], size: Size, *, repeats: int = 11) -> list[
         check(spec, mixer, q[:1], k[:1], v[:1])
         calls[spec, "forward"] = partial(_forward, mixer, q, k, v)
         calls[spec, "forward+backward"] = partial(_both, mixer, q, k, v, grad)
-    return _costs(calls, repeats)
+        paths[spec, "forward+backward"] = mixer.explain(q, k, v)
+        with torch.no_grad():
+            paths[spec, "forward"] = mixer.explain(q, k, v)
+    return [replace(cost, path=paths[cost.name, cost.what]) for cost in _costs(calls, repeats)]
+
+
+def _check_memory(size: Size) -> None:
+    """An error before anything is allocated: q, k, v, the output and their gradients must fit in what is free."""
+    of_one_token = 8 * 4 * size.batch * size.heads * size.head_dim
+    free = measure.free_memory()
+    if free is not None and of_one_token * size.tokens > free:
+        raise FavoritError(
+            f"tokens={size.tokens} needs {of_one_token * size.tokens / 2**30:.1f} GiB and {free / 2**30:.1f} are free: "
+            f"at this batch, heads and head width at most {free // of_one_token} tokens fit"
+        )
 
 
 def check(spec: str, mixer: Mixer, q: Tensor, k: Tensor, v: Tensor, most_tokens: int = 512) -> None:
@@ -90,6 +109,24 @@ def model_costs(models: dict[str, ModelConfig], batch: int, *, repeats: int = 7)
     return _costs(calls, repeats, flops)
 
 
+def all_layouts(models: dict[str, ModelConfig]) -> dict[str, ModelConfig]:
+    """Each model with softmax everywhere, then in the four layouts that have Performers, with relu and with favor."""
+    found = {}
+    for name, config in models.items():
+        found[f"{name} all_standard"] = config.replace(layout="all_standard")
+        for layout in (layout for layout in LAYOUTS if layout != "all_standard"):
+            for kernel in ("relu(m=128)", "favor(m=128)"):
+                found[f"{name} {layout} {kernel}"] = config.replace(layout=layout, performer=kernel)
+    return found
+
+
+def write_csv(costs: list[Cost], path: Path) -> None:
+    """The costs as a table, one row each."""
+    import pandas
+
+    write_atomically(path, lambda temporary: pandas.DataFrame(costs).to_csv(temporary, index=False))
+
+
 def _costs(calls: dict[tuple[str, str], Callable[[], Any]], repeats: int, flops: dict[tuple[str, str], int] | None = None) -> list[Cost]:
     limit = measure.gemm_limit() if flops else 1.0
     times = measure.time_interleaved({"\n".join(key): call for key, call in calls.items()}, repeats)
@@ -97,7 +134,8 @@ def _costs(calls: dict[tuple[str, str], Callable[[], Any]], repeats: int, flops:
     for key, call in calls.items():
         timing = times["\n".join(key)]
         share = flops[key] / timing.median / limit if flops else None
-        found.append(Cost(*key, 1e3 * timing.median, 1e3 * timing.low, 1e3 * timing.high, peak_bytes(call), share))
+        milliseconds = (1e3 * timing.median, 1e3 * timing.low, 1e3 * timing.high)
+        found.append(Cost(*key, *milliseconds, peak_bytes(call), share))
     return found
 
 
