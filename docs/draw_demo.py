@@ -53,7 +53,7 @@ def draw(data: pandas.DataFrame) -> Figure:
     for name in names:
         part = data[data.mixer == name]
         curves.plot(part.epoch, 100 * part.validation_accuracy, color=COLOURS[name], label=name, linewidth=2)
-    curves.set(xlabel="epoch", ylabel="validation accuracy, %", title="the same ViT with another mixer, digits read pixel by pixel")
+    curves.set(xlabel="epoch", ylabel="validation accuracy, %", title="one ViT, four mixers: digits pixel by pixel, one seed")
     curves.legend(frameon=False, loc="lower right")
     for place, name in enumerate(names):
         share = data[data.mixer == name].test_accuracy.iloc[0]
@@ -65,7 +65,7 @@ def draw(data: pandas.DataFrame) -> Figure:
         yticks=range(len(names)),
         yticklabels=names,
         xlim=(0, 100),
-        xlabel=f"test accuracy, %, with 95 % interval ({IMAGES} images, one seed)",
+        xlabel=f"test accuracy, %, 95 % interval ({IMAGES} images)",
     )
     bars.invert_yaxis()
     for axes in (curves, bars):

@@ -16,8 +16,8 @@ def configuration(mixer: str) -> RunConfig:
     """One run of the comparison: all that varies is the mixer of every layer."""
     return RunConfig(
         model=ModelConfig(stem="patch(1)", dim=48, depth=4, heads=4, mlp_dim=96, layout=mixer, head="mean"),
-        data=DataConfig(name="digits", augment="crop(1)", validation=0.15),
-        train=TrainConfig(epochs=20, batch_size=64, lr=2e-3, warmup=2),
+        data=DataConfig(name="digits", validation=0.15),
+        train=TrainConfig(epochs=14, batch_size=64, optimizer="muon", lr=5e-3, warmup=1),
     )
 
 

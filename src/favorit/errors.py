@@ -16,3 +16,10 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> FavoritError:
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}? " if near else ""
     return FavoritError(f"unknown {kind} {name!r}: {hint}known: {', '.join(names) or 'none'}")
+
+
+def positive(**values: object) -> None:
+    """An error that names the first value that is not a whole number of at least 1."""
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise FavoritError(f"{name}={value!r} is not valid: a whole number of at least 1")

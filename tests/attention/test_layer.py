@@ -120,6 +120,37 @@ def test_a_bad_mixer_is_refused_with_what_would_be_valid(spec: str, words: list[
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("position", ["none", "learned", "sincos2d", "rope2d", "irpe_gate", "string_gate"])
+def test_any_position_takes_a_prefix_that_it_was_not_built_for(position: str) -> None:
+    assert Attention(16, 4, position=position)(torch.randn(2, 7, 16), grid=(2, 3), prefix=1).shape == (2, 7, 16)
+
+
+def test_gates_are_computed_in_full_precision() -> None:
+    layer = Attention(16, 4, position="string_gate")
+    gate = layer.position.parts[0]
+    torch.nn.init.normal_(gate.projection)
+    q = torch.ones(1, 4, 6, 4)
+    exact = gate.qk(q, q, (2, 3), 0)[0]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(gate.qk(q, q, (2, 3), 0)[0], exact)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (dict(heads=0), "heads=0"),
+        (dict(heads="4"), "heads='4'"),
+        (dict(head_dim=-4), "head_dim=-4"),
+        (dict(head_dim=0), "head_dim=0"),
+        (dict(mixer=3), "not 3"),
+        (dict(position=3), "not 3"),
+    ],
+)
+def test_wrong_values_of_a_layer_are_named(values: dict[str, object], words: str) -> None:
+    with pytest.raises(FavoritError, match=words):
+        Attention(**{"dim": 16, "heads": 4, **values})
+
+
 def test_bad_layers_are_refused() -> None:
     with pytest.raises(FavoritError, match="heads=3 does not divide dim=16"):
         Attention(16, 3)

@@ -66,3 +66,13 @@ def test_short_softmax_equals_the_fused_kernel(n_queries: int, n_keys: int, numb
     assert_close(fast, exact, 1e-6)
     for mine, twin in zip(gradients(fast, q, k, v), gradients(exact, q, k, v), strict=True):
         assert_close(mine, twin, 1e-6)
+
+
+def test_frozen_parameters_of_a_kernel_get_no_gradient_and_stop_nobody_elses() -> None:
+    mixer = builder("learned(m=5)")(head_dim=6, tokens=9)
+    frozen, *trained = mixer.parameters()
+    frozen.requires_grad_(False)
+    q, k, v = tensors(9, 6)
+    fast, slow = mixer(q, k, v), mixer.weights(q, k) @ v
+    for mine, twin in zip(gradients(fast, q, k, v, *trained), gradients(slow, q, k, v, *trained), strict=True):
+        assert_close(mine, twin, 1e-5)

@@ -171,7 +171,7 @@ def test_dropout_of_a_stem_acts_in_training_only():
 @pytest.mark.parametrize(
     ("spec", "size", "words"),
     [
-        ("patch(5)", (32, 32), ["stem", "(5, 5)", "(32, 32)", "divisor", "image_size", "crop=True"]),
+        ("patch(5)", (32, 32), ["stem", "(5, 5)", "(32, 32)", "divisor", "resize", "crop=True"]),
         ("patch((4, 5))", (32, 32), ["(4, 5)", "(32, 32)"]),
         ("patch(40, crop=True)", (32, 32), ["(40, 40)", "(32, 32)"]),
         ("patch(0)", (32, 32), ["patch", "size=0", "greater than or equal to 1"]),

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from favorit import seeds
 from favorit.attention.local import LOCALS
 from favorit.attention.mixer import Mixer, build_mixer
-from favorit.errors import FavoritError
+from favorit.errors import FavoritError, positive
 from favorit.grids import Grid
 from favorit.position import Position, build_position
 
@@ -53,8 +53,8 @@ class Attention(nn.Module):
         self.norm_k = nn.RMSNorm(self.head_dim) if qk_norm else nn.Identity()
         shape: dict[str, Any] = dict(heads=heads, head_dim=self.head_dim, prefix=prefix, layer=layer, seed=seed)
         tokens = None if grid is None else prefix + math.prod(grid)
-        self.mixer = build_mixer(mixer, tokens=tokens, **shape) if isinstance(mixer, str) else mixer
-        self.position = build_position(position, dim=dim, grid=grid, **shape) if isinstance(position, str) else position
+        self.mixer = mixer if isinstance(mixer, Mixer) else build_mixer(mixer, tokens=tokens, **shape)
+        self.position = position if isinstance(position, Position) else build_position(position, dim=dim, grid=grid, **shape)
         self.local = None if local is None else LOCALS.build(local, heads=heads, head_dim=self.head_dim)
         self._check_prefix(prefix)
 
@@ -89,6 +89,7 @@ class Attention(nn.Module):
 
 def head_width(dim: int, heads: int, head_dim: int | None) -> int:
     """head_dim where it is given, else dim / heads, which must be whole."""
+    positive(dim=dim, heads=heads, **({} if head_dim is None else {"head_dim": head_dim}))
     if head_dim is None and dim % heads:
         raise FavoritError(f"heads={heads} does not divide dim={dim}: choose heads that do, or give head_dim")
     return head_dim or dim // heads

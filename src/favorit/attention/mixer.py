@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from favorit import seeds
-from favorit.errors import FavoritError
+from favorit.errors import positive
 from favorit.grids import Grid
-from favorit.spec import Registry, Spec, parse
+from favorit.spec import Registry, Spec
 
 
 class Mixer(nn.Module, ABC):
@@ -63,11 +63,8 @@ def build_mixer(
     `tokens` counts all keys, `prefix` of them (class tokens) first; only mixers of a fixed length need it. Random features are a
     function of (seed, layer); without a seed they come from torch's global generator.
     """
-    for name, value in (("heads", heads), ("head_dim", head_dim)):
-        if value < 1:
-            raise FavoritError(f"{name}={value} is not valid: a mixer needs at least 1")
+    positive(heads=heads, head_dim=head_dim, **({} if tokens is None else {"tokens": tokens}))
     seed = seeds.fresh() if seed is None else seed
-    spec = parse(spec) if isinstance(spec, str) else spec
     return MIXERS.build(spec, heads=heads, head_dim=head_dim, tokens=tokens, prefix=prefix, layer=layer, seed=seed)
 
 

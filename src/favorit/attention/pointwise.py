@@ -88,7 +88,7 @@ def relu(x: Tensor) -> Tensor:
 
 @pointwise
 def elu(x: Tensor, alpha: PositiveFloat = 1.0) -> Tensor:
-    """f(x) = elu(x) + alpha: the ELU, lowered by nothing and raised to start at 0."""
+    """f(x) = elu(x) + alpha: the ELU raised to start at 0."""
     return F.elu(x, alpha) + alpha
 
 

@@ -93,11 +93,13 @@ class _Streamed(torch.autograd.Function):
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, kv, z, top, kept, count, out, weight, *parameters = ctx.saved_tensors
         grad_q, grad_k, grad_v = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-        grad_parameters = [torch.zeros_like(p) for p in parameters]
+        trained = [p for p in parameters if p.requires_grad]
+        grad_parameters = [torch.zeros_like(p) if p.requires_grad else None for p in parameters]
+        totals = [total for total in grad_parameters if total is not None]
 
         def through_features(phi: Tensor, x: Tensor, grad_phi: Tensor) -> Tensor:
-            grad_x, *others = torch.autograd.grad(phi, (x, *parameters), grad_phi, allow_unused=True)
-            for total, grad in zip(grad_parameters, others, strict=True):
+            grad_x, *others = torch.autograd.grad(phi, (x, *trained), grad_phi, allow_unused=True)
+            for total, grad in zip(totals, others, strict=True):
                 if grad is not None:
                     total += grad
             return grad_x

@@ -32,7 +32,7 @@ class EpochCost:
 def epoch_cost(config: RunConfig, data_dir: Path | None = None) -> EpochCost:
     """Trains one epoch on all training images, into a folder that is thrown away."""
     options = config.train.replace(epochs=1, select="last", patience=None)
-    config = config.replace(data=config.data.replace(validation=0), train=options)
+    config = config.replace(data=config.data.replace(validation=0, folds=None, fold=None, subset=None), train=options)
     data = load_dataset(config.data.name, data_dir)
     seconds: list[float] = []
 

@@ -1,6 +1,6 @@
 """How fast mixers and models are here: forward, forward and backward, memory, and the share of the machine's matrix-product limit.
 
-Calls are timed in turn, so that whatever slows the machine slows them alike; softmax means torch's fused kernel.
+Calls are timed in turn, so that whatever slows the machine slows them alike; `--explain` says which path each mixer took.
 Shapes: B batch, H heads, N tokens, D head width.
 """
 

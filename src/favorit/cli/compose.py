@@ -25,8 +25,10 @@ def compose(
     if chosen is not None:
         preset(chosen)
         sections["model"] = {**PRESETS[chosen], **sections["model"]}
-    for section, changes in parse_settings(settings, SECTIONS).items():
-        sections[section].update(changes)
+    changes = parse_settings(settings, SECTIONS, ("seed",))
+    for section in SECTIONS:
+        sections[section].update(changes.pop(section))
+    values.update(changes)
     if data is not None:
         sections["data"]["name"] = data
     if epochs is not None:

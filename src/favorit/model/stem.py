@@ -55,7 +55,7 @@ class Patch(Stem):
         exact = (rows * self.size[0], columns * self.size[1]) == image_size
         if not (rows and columns and (exact or self.crop)):
             raise FavoritError(
-                f"stem: patch size {self.size} does not divide the image {image_size}: choose a divisor, another image_size, or crop=True"
+                f"stem: patch size {self.size} does not divide the image {image_size}: choose a divisor or crop=True, or resize the data"
             )
         return rows, columns
 

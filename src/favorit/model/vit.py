@@ -64,7 +64,8 @@ class ViT(nn.Module):
             # Stochastic depth grows from 0 in the first layer to its full rate in the last.
             drop_path = config.drop_path * layer / max(config.depth - 1, 1)
             self.blocks.append(Block(attention, config.dim, config.mlp_dim, config.norm, config.act, config.dropout, drop_path))
-        if prefix + tokens == 1:
+        self.tokens = prefix + tokens
+        if self.tokens == 1:
             warnings.warn(
                 f"stem {config.stem!r} makes a single token: attention has nothing to attend to, and every mixer is the same",
                 stacklevel=3,
@@ -104,6 +105,12 @@ class ViT(nn.Module):
             for module in block.modules():
                 if isinstance(module, Kernel):
                     yield layer, module
+
+    def paths(self, batch: int) -> list[str]:
+        """The way a training batch of this size takes through the mixer of each layer."""
+        shape = (batch, self.config.heads, self.tokens, self.config.head_dim or self.config.dim // self.config.heads)
+        q, k, v = (torch.empty(shape, device=next(self.parameters()).device, requires_grad=True) for _ in range(3))
+        return [module.mixer.explain(q, k, v) for module in self.modules() if isinstance(module, Attention)]
 
     def redraw(self, index: int) -> None:
         """Draws the random features of all layers anew; does nothing in evaluation mode."""

@@ -19,7 +19,10 @@ from favorit.spec import PositiveFloat
 
 @POSITIONS.register("learned")
 class LearnedTable(Absolute):
-    """x_n <- x_n + table[n], a learned row for each prefix token and each place; interpolated to the grid it meets."""
+    """x_n <- x_n + table[n], a learned row for each prefix token and each place; interpolated to the grid it meets.
+
+    Prefix tokens that it was not built for get nothing.
+    """
 
     def __init__(self, dim: int, grid: Grid, prefix: int) -> None:
         super().__init__()
@@ -29,6 +32,7 @@ class LearnedTable(Absolute):
 
     def tokens(self, x: Tensor, grid: Grid, prefix: int) -> Tensor:
         table = self._at(grid)
+        table = F.pad(table, (0, 0, max(0, prefix + math.prod(grid) - len(table)), 0))
         if x.shape[-2] != table.shape[0]:
             raise FavoritError(
                 f"learned position: {table.shape[0]} rows for the grid {grid}, but {x.shape[-2]} tokens came ({prefix} before it)"

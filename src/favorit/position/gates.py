@@ -27,7 +27,9 @@ class Gate(Relative):
         """(2, H, N, D): the exponents for q and for k."""
 
     def qk(self, q: Tensor, k: Tensor, grid: Grid, prefix: int) -> tuple[Tensor, Tensor]:
-        gate_q, gate_k = torch.exp(self.scales(grid)).to(q.dtype)
+        # An exponent in half precision would be off by its third digit.
+        with torch.autocast(q.device.type, enabled=False):
+            gate_q, gate_k = torch.exp(self.scales(grid)).to(q.dtype)
         return _apply(q, gate_q, prefix), _apply(k, gate_k, prefix)
 
 

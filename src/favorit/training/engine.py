@@ -129,9 +129,8 @@ class Training:
             yield End(self._prune() if pruned else self._finish())
 
     def _resume(self) -> None:
-        for path in reversed(self.folder.checkpoints()):
-            self.progress = load_checkpoint(path, self._models(), self._stateful())
-            break
+        if saved := self.folder.checkpoints():
+            self.progress = load_checkpoint(saved[-1], self._models(), self._stateful())
         if self.fabric.is_global_zero:
             self.folder.cut_epochs(self.progress.epochs)
         self.fabric.barrier()
@@ -216,6 +215,8 @@ class Training:
                 (found.logits.argmax(-1) == found.labels).double().mean().item(),
             )
             seconds = sum(found.seconds)
+            # Batch norm keeps statistics of its own in each process: what the first one found decides for all.
+            loss, accuracy = self.fabric.broadcast((loss, accuracy))
             if not math.isfinite(loss):
                 raise DivergedError(self._diagnosis(f"the validation loss became {loss}"))
         score = {"accuracy": accuracy, "loss": None if loss is None else -loss}[options.monitor]
@@ -284,6 +285,8 @@ class Training:
             "peak_memory": measure.peak_memory(),
             "parameters": measure.parameters(self.model),
             "flops": measure.flops(self.chosen.eval(), image)[""],
+            "paths": self.model.paths(self.config.train.batch_size),
+            "flags": ["one-token"] if self.model.tokens == 1 else [],
             "environment": {**measure.fingerprint(), "device": str(self.fabric.device), "processes": self.fabric.world_size},
         }
         self.folder.write_result(result)

@@ -17,14 +17,19 @@ from favorit.config import TrainConfig
 from favorit.errors import FavoritError
 from favorit.spec import PositiveFloat, PositiveInt, Probability, Registry
 
-OPTIMIZERS: Registry[list[Optimizer]] = Registry("optimizer", context=("model", "lr", "weight_decay"))
+OPTIMIZERS: Registry[list[Optimizer]] = Registry("optimizer", context=("model", "lr", "weight_decay", "fused"))
 Schedule = Callable[[float, int], float]
 SCHEDULES: Registry[Schedule] = Registry("schedule")
 
 
 def build_optimizers(model: nn.Module, config: TrainConfig) -> list[Optimizer]:
     """The optimisers of a run; more than one where parameters are treated differently."""
-    return OPTIMIZERS.build(config.optimizer, model=model, lr=config.lr, weight_decay=config.weight_decay)
+    # A fused step unscales fp16 gradients by itself, which leaves none to clip before it.
+    fused = config.precision != "fp16"
+    built = OPTIMIZERS.build(config.optimizer, model=model, lr=config.lr, weight_decay=config.weight_decay, fused=fused)
+    if len(built) > 1 and not fused:
+        raise FavoritError(f"optimizer={config.optimizer!r} is not valid with train.precision=fp16: one scale cannot serve two optimisers")
+    return built
 
 
 def _groups(parameters: Iterable[nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
@@ -36,15 +41,19 @@ def _groups(parameters: Iterable[nn.Parameter], weight_decay: float) -> list[dic
 
 
 @OPTIMIZERS.register("adamw")
-def adamw(model: nn.Module, lr: float, weight_decay: float, beta1: Probability = 0.9, beta2: Probability = 0.999) -> list[Optimizer]:
+def adamw(
+    model: nn.Module, lr: float, weight_decay: float, fused: bool = True, beta1: Probability = 0.9, beta2: Probability = 0.999
+) -> list[Optimizer]:
     """Adam with decoupled weight decay."""
-    return [torch.optim.AdamW(_groups(model.parameters(), weight_decay), lr=lr, betas=(beta1, beta2), fused=True)]
+    return [torch.optim.AdamW(_groups(model.parameters(), weight_decay), lr=lr, betas=(beta1, beta2), fused=fused)]
 
 
 @OPTIMIZERS.register("adam")
-def adam(model: nn.Module, lr: float, weight_decay: float, beta1: Probability = 0.9, beta2: Probability = 0.999) -> list[Optimizer]:
+def adam(
+    model: nn.Module, lr: float, weight_decay: float, fused: bool = True, beta1: Probability = 0.9, beta2: Probability = 0.999
+) -> list[Optimizer]:
     """Adam; weight decay is added to the gradient."""
-    return [torch.optim.Adam(_groups(model.parameters(), weight_decay), lr=lr, betas=(beta1, beta2), fused=True)]
+    return [torch.optim.Adam(_groups(model.parameters(), weight_decay), lr=lr, betas=(beta1, beta2), fused=fused)]
 
 
 @OPTIMIZERS.register("sgd")
@@ -57,14 +66,14 @@ def sgd(model: nn.Module, lr: float, weight_decay: float, momentum: Probability 
 
 
 @OPTIMIZERS.register("muon")
-def muon(model: nn.Module, lr: float, weight_decay: float, momentum: Probability = 0.95) -> list[Optimizer]:
+def muon(model: nn.Module, lr: float, weight_decay: float, fused: bool = True, momentum: Probability = 0.95) -> list[Optimizer]:
     """Orthogonalised momentum for the matrices of the blocks, scaled to the size of AdamW's updates; AdamW for everything else."""
     blocks = {id(p) for name, p in model.named_parameters() if name.startswith("blocks.") and p.ndim == 2}
     inside = [p for p in model.parameters() if id(p) in blocks and p.requires_grad]
     outside = [p for p in model.parameters() if id(p) not in blocks]
     return [
         torch.optim.Muon(inside, lr=lr, weight_decay=weight_decay, momentum=momentum, adjust_lr_fn="match_rms_adamw"),
-        torch.optim.AdamW(_groups(outside, weight_decay), lr=lr, fused=True),
+        torch.optim.AdamW(_groups(outside, weight_decay), lr=lr, fused=fused),
     ]
 
 

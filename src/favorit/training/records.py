@@ -46,17 +46,19 @@ def _row(path: Path) -> dict[str, Any]:
     numbers = {key: value for key, value in result.items() if isinstance(value, int | float) and key != "schema"}
     tested = {f"test.{key}": value for key, value in result.get("test", {}).items() if isinstance(value, float)}
     validated = {f"validation.{key}": value for key, value in (result.get("validation") or {}).items()}
-    return {**found, **numbers, **tested, **validated, "error": result.get("error")}
+    flags = " ".join(result.get("flags", []))
+    return {**found, **numbers, **tested, **validated, "flags": flags, "error": result.get("error")}
 
 
 def _status(path: Path, result: dict[str, Any] | None) -> str:
-    if result is not None:
+    if result is not None and result["status"] != "pruned":
         return str(result["status"])
+    idle = "stopped" if result is None else "pruned"
     try:
         with open(path / "lock") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
-        return "stopped"
+        return idle
     except OSError:
         return "training"
-    return "stopped"
+    return idle

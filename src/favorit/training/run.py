@@ -154,12 +154,15 @@ def _finished(folder: RunFolder, result: dict[str, Any]) -> Run:
 def _launch(accelerator: str, devices: int, precision: str) -> Any:
     from lightning_fabric import Fabric
 
-    strategy = "ddp" if devices > 1 else "auto"
+    # A mixer that ignores q and k leaves their norms and gates without a gradient.
+    strategy = "ddp_find_unused_parameters_true" if devices > 1 else "auto"
     try:
         fabric = Fabric(accelerator=accelerator, devices=devices, strategy=strategy, precision=PRECISIONS[precision])  # type: ignore[arg-type]
     except (ValueError, TypeError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         raise FavoritError(f"accelerator={accelerator!r} with devices={devices} cannot be used here: {reason}") from None
+    if precision == "fp16" and fabric.device.type == "cpu":
+        raise FavoritError("train.precision=fp16 cannot be used on a CPU: its gradients are scaled on a GPU only; use 32 or bf16")
     fabric.launch()
     return fabric
 
@@ -237,7 +240,7 @@ def evaluate_run(path: str | Path, data_dir: str | Path | None = None) -> tuple[
 
 
 def predict_files(path: str | Path, images: Sequence[Path], top: int = 1) -> dict[Path, list[tuple[str, float]]]:
-    """For each image file (folders are searched) the `top` most probable classes."""
+    """For each image file (of a folder, the images in it) the `top` most probable classes."""
     loaded = load(path)
     files = find_images(images)
     pixels = torch.stack([read_image(file, loaded.image_size, loaded.channels) for file in files])

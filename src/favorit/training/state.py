@@ -81,4 +81,4 @@ def load_checkpoint(path: Path, models: dict[str, nn.Module], stateful: Sequence
         return Progress(**saved["progress"])
     except Exception as error:  # torch's reader raises whatever damaged bytes lead it to
         reason = " ".join(str(error).split())[:300]
-        raise FavoritError(f"{path} cannot be resumed from ({reason}): delete that folder to begin again from the one before") from None
+        raise FavoritError(f"{path} cannot be resumed from ({reason}): delete that folder to begin this run again") from None
