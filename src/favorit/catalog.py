@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from favorit.attention import KERNELS, MIXERS
 from favorit.errors import unknown
 from favorit.model import HEADS, LAYOUTS, PRESETS, STEMS
@@ -9,23 +11,33 @@ from favorit.position import POSITIONS
 from favorit.spec import Registry, Spec
 
 REGISTRIES: dict[str, Registry] = {"mixers": MIXERS, "kernels": KERNELS, "positions": POSITIONS, "stems": STEMS, "heads": HEADS}
-TABLES: dict[str, dict] = {"layouts": LAYOUTS, "presets": PRESETS}
+
+
+def _layout(name: str) -> str:
+    return " | ".join(str(spec) for spec in LAYOUTS[name](Spec("performer"), 4)) + "  at depth 4"
+
+
+def _preset(name: str) -> str:
+    return ", ".join(f"{key}={value}" for key, value in PRESETS[name].items()) or "the defaults of ModelConfig"
+
+
+# Tables in the order they were written, with what describes an entry.
+TABLES: dict[str, tuple[dict, Callable[[str], str]]] = {"layouts": (LAYOUTS, _layout), "presets": (PRESETS, _preset)}
 KINDS = (*REGISTRIES, *TABLES)
 
 
 def list_components(kind: str) -> list[str]:
     """The names of a kind (mixers, kernels, positions, stems, heads, layouts, presets); each builds with its defaults."""
-    source = REGISTRIES.get(kind, TABLES.get(kind))
-    if source is None:
+    if kind in TABLES:
+        return list(TABLES[kind][0])
+    if kind not in REGISTRIES:
         raise unknown("kind of component", kind, KINDS)
-    return sorted(source) if kind in REGISTRIES else list(source)
+    return sorted(REGISTRIES[kind])
 
 
 def written(kind: str, name: str) -> str:
     """What there is to know about a component in one line: its call with defaults and its formula, or the fields of a preset."""
-    if kind in REGISTRIES:
-        entry = REGISTRIES[kind][name]
-        return f"{entry.signature}  {entry.summary}"
-    if kind == "presets":
-        return ", ".join(f"{key}={value}" for key, value in PRESETS[name].items()) or "the defaults of ModelConfig"
-    return " | ".join(str(spec) for spec in LAYOUTS[name](Spec("performer"), 4)) + "  at depth 4"
+    if kind in TABLES:
+        return TABLES[kind][1](name)
+    entry = REGISTRIES[kind][name]
+    return f"{entry.signature}  {entry.summary}"
