@@ -194,3 +194,24 @@ def test_settings_are_literals_by_section():
     settings = ["model.dim=128", "model.layout=relu(m=64)|softmax", "model.qk_norm=True", "model.local=None", "model.image_size = (28, 28)"]
     expected = {"dim": 128, "layout": "relu(m=64)|softmax", "qk_norm": True, "local": None, "image_size": (28, 28)}
     assert parse_settings(settings, ("model", "train")) == {"model": expected, "train": {}}
+
+
+def test_the_models_need_no_extra_and_a_missing_one_is_named():
+    """With the packages of favorit[train] out of reach, models build and `runs` says what to install."""
+    heavy = ("lightning_fabric", "sklearn", "pandas", "matplotlib", "PIL", "yaml", "safetensors", "platformdirs", "filelock")
+    script = (
+        "import sys\n"
+        "class Absent:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name in {heavy!r}: raise ModuleNotFoundError(f'No module named {{name}}', name=name)\n"
+        "sys.meta_path.insert(0, Absent())\n"
+        "import favorit\n"
+        "favorit.create_model('hybrid', layout='intertwined')\n"
+        "sys.argv = ['favorit', 'runs']\n"
+        "from favorit.cli import main\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.count("\n") == 1
+    assert "pip install 'favorit[train]'" in done.stderr

@@ -57,6 +57,8 @@ def main() -> None:
         # A command or option that does not exist is one line; a group without a command shows its help, which is many.
         message = (error.format_message() if hasattr(error, "format_message") else str(error)).strip()
         _end(message if "\n" in message else f"favorit: {message} (favorit --help names what there is)", 2)
+    except ModuleNotFoundError as error:
+        _end(f"favorit: this command needs the package {error.name}: pip install 'favorit[train]'", 2)
     except (KeyboardInterrupt, typer.Abort):
         _end("favorit: interrupted; what was complete is kept, and the same command goes on from there", 130)
     except BrokenPipeError:  # the reader of a pipe, such as `head`, has seen enough
