@@ -105,7 +105,8 @@ class DataConfig(Config):
     """What is trained on, and how it is split.
 
     `validation` is a fraction or a count of training images; with `folds` it is fold number `fold` instead. `augment` and `preprocess` are
-    patterns such as `crop(4)|flip` and `resize(72)|normalise(0.5, 0.5)`; only training images are augmented.
+    patterns such as `crop(4)|flip` and `resize(72)|normalise(0.5, 0.5)`; only training images are augmented, unless `augment_test` asks for
+    what some published code does. `test_subset` tests on that many images, the same for every run. Both are flagged in the result.
     """
 
     name: str = "digits"
@@ -115,6 +116,8 @@ class DataConfig(Config):
     folds: PositiveInt | None = None
     fold: NonNegativeInt | None = None
     subset: PositiveInt | None = None
+    augment_test: Flag = False
+    test_subset: PositiveInt | None = None
 
 
 class TrainConfig(Config):

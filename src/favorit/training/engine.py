@@ -19,19 +19,18 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from favorit import measure, seeds
 from favorit.config import RunConfig
-from favorit.data import Batch, DataSet, Images, Loader, build_augment, build_preprocess, split
+from favorit.data import Batch, DataSet, Loader
 from favorit.errors import FavoritError
 from favorit.evaluate import metrics
 from favorit.model import ViT
 from favorit.training.events import Begin, Checkpoint, End, Epoch, Event, Step
 from favorit.training.folder import RunFolder, write_atomically
 from favorit.training.optim import build_optimizers, learning_rate_factor
+from favorit.training.parts import class_weights, load_parts
 from favorit.training.state import Progress, load_checkpoint, load_weights, save_checkpoint, save_weights
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
-
-EVALUATION_BATCH = 500
 
 
 class DivergedError(FavoritError):
@@ -73,27 +72,8 @@ class Training:
     ) -> None:
         self.config, self.fabric, self.folder, self.model, self.every = config, fabric, folder, model, every
         options = config.train
-        preprocess = build_preprocess(config.data.preprocess, data.mean, data.std)
-        training, validation = _parts(config, data)
-        self.loader = Loader(
-            data.train,
-            training,
-            batch_size=options.batch_size,
-            seed=config.seed,
-            preprocess=preprocess,
-            shuffle=True,
-            drop_last=options.drop_last,
-            augment=build_augment(config.data.augment),
-            classes=len(data.classes),
-            rank=fabric.global_rank,
-            world=fabric.world_size,
-        )
-
-        def in_order(images: Images, indices: Tensor | None = None) -> Loader:
-            return Loader(images, indices, batch_size=EVALUATION_BATCH, seed=config.seed, preprocess=preprocess, classes=len(data.classes))
-
-        self.validation = in_order(*validation) if validation is not None else None
-        self.test = in_order(data.test)
+        parts = load_parts(config, data, fabric.global_rank, fabric.world_size)
+        self.loader, self.validation, self.test = parts.training, parts.validation, parts.test
         forward: nn.Module = torch.compile(model) if compiled else model  # type: ignore[assignment]
         optimizers = build_optimizers(model, options)
         self.forward, *self.optimizers = fabric.setup(forward, *optimizers)
@@ -101,9 +81,7 @@ class Training:
         self.rates = [[group["lr"] for group in optimizer.param_groups] for optimizer in optimizers]
         average = get_ema_multi_avg_fn(options.ema) if options.ema is not None else None
         self.ema = AveragedModel(model, multi_avg_fn=average) if average is not None else None
-        self.class_weights = (
-            _class_weights(data.train.labels[training], len(data.classes)).to(fabric.device) if options.class_weights else None
-        )
+        self.class_weights = class_weights(parts.labels, len(data.classes)).to(fabric.device) if options.class_weights else None
         self.progress = Progress()
 
     @property
@@ -286,12 +264,21 @@ class Training:
             "parameters": measure.parameters(self.model),
             "flops": measure.flops(self.chosen.eval(), image)[""],
             "paths": self.model.paths(self.config.train.batch_size),
-            "flags": ["one-token"] if self.model.tokens == 1 else [],
+            "flags": [flag for flag, holds in self._flags().items() if holds],
             "environment": {**measure.fingerprint(), "device": str(self.fabric.device), "processes": self.fabric.world_size},
         }
         self.folder.write_result(result)
         self.folder.remove_checkpoints()
         return result
+
+    def _flags(self) -> dict[str, bool]:
+        """What a reader of this result must know before comparing it."""
+        data = self.config.data
+        return {
+            "one-token": self.model.tokens == 1,
+            "augmented-test": data.augment_test,
+            "test-subset": data.test_subset is not None,
+        }
 
     def _models(self) -> dict[str, nn.Module]:
         return {"model": self.model} if self.ema is None else {"model": self.model, "ema": self.ema}
@@ -315,24 +302,6 @@ class Training:
             f"{what} at {place}; largest gradient norms: {shown}. "
             "Try a lower train.lr, train.clip=1.0, train.warmup=5, model.qk_norm=True or train.precision=32"
         )
-
-
-def _parts(config: RunConfig, data: DataSet) -> tuple[Tensor, tuple[Images, Tensor | None] | None]:
-    """The training positions, and the validation images: the data set's own part where it brings one, else positions set aside."""
-    options = config.data
-    own = data.validation if options.folds is None else None
-    aside = 0 if own is not None else options.validation
-    training, held = split(
-        data.train.labels, seed=config.seed, validation=aside, folds=options.folds, fold=options.fold, subset=options.subset
-    )
-    if own is not None:
-        return training, (own, None)
-    return training, (data.train, held) if len(held) else None
-
-
-def _class_weights(labels: Tensor, classes: int) -> Tensor:
-    """N / (C count): rare classes count as much as common ones, and the mean over images is 1."""
-    return len(labels) / (classes * torch.bincount(labels, minlength=classes).clamp(min=1)).float()
 
 
 def _validation(record: dict[str, Any]) -> dict[str, float | None]:

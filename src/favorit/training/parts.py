@@ -1,0 +1,70 @@
+"""Which images a run trains on, is validated on and tested on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from favorit.config import RunConfig
+from favorit.data import DataSet, Images, Loader, build_augment, build_preprocess, split
+from favorit.errors import FavoritError
+
+EVALUATION_BATCH = 500
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The batches of a run; `validation` is None where no images are set aside. `labels` are those that are trained on."""
+
+    training: Loader
+    validation: Loader | None
+    test: Loader
+    labels: Tensor
+
+
+def load_parts(config: RunConfig, data: DataSet, rank: int, world: int) -> Parts:
+    """The parts of a data set. Only the training part is shuffled, shared between ranks and, unless it is asked for, augmented."""
+    options, preprocess = config.data, build_preprocess(config.data.preprocess, data.mean, data.std)
+    augment = build_augment(options.augment)
+    if options.augment_test and augment is not None and augment.mixes:
+        raise FavoritError(
+            f"data.augment_test=True with data.augment={options.augment!r}: a test image has one label, nothing can be mixed"
+        )
+    load = partial(Loader, seed=config.seed, preprocess=preprocess, classes=len(data.classes))
+    in_order = partial(load, batch_size=EVALUATION_BATCH)
+    positions, validation = _split(config, data)
+    training = load(
+        data.train,
+        positions,
+        batch_size=config.train.batch_size,
+        shuffle=True,
+        drop_last=config.train.drop_last,
+        augment=augment,
+        rank=rank,
+        world=world,
+    )
+    # The subset does not depend on the run's seed: runs are compared on the same images.
+    tested = None if options.test_subset is None else split(data.test.labels, seed=0, subset=options.test_subset)[0]
+    test = in_order(data.test, tested, augment=augment if options.augment_test else None)
+    return Parts(training, None if validation is None else in_order(*validation), test, data.train.labels[positions])
+
+
+def class_weights(labels: Tensor, classes: int) -> Tensor:
+    """N / (C count): rare classes count as much as common ones, and the mean over images is 1."""
+    return len(labels) / (classes * torch.bincount(labels, minlength=classes).clamp(min=1)).float()
+
+
+def _split(config: RunConfig, data: DataSet) -> tuple[Tensor, tuple[Images, Tensor | None] | None]:
+    """The training positions, and the validation images: the data set's own part where it brings one, else positions set aside."""
+    options = config.data
+    own = data.validation if options.folds is None else None
+    aside = 0 if own is not None else options.validation
+    training, held = split(
+        data.train.labels, seed=config.seed, validation=aside, folds=options.folds, fold=options.fold, subset=options.subset
+    )
+    if own is not None:
+        return training, (own, None)
+    return training, (data.train, held) if len(held) else None
