@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -35,13 +37,23 @@ def test_blocks_of_any_size_equal_the_plain_form(spec: str, numbers: int, masked
 
 
 @settings(deadline=None, max_examples=200)
-@given(batch=st.integers(1, 300), heads=st.integers(1, 16), tokens=st.integers(1, 70_000), features=st.integers(1, 512))
-def test_a_block_fits_unless_it_is_as_small_as_it_may_be(batch: int, heads: int, tokens: int, features: int) -> None:
-    images, length = streamed.block_sizes(batch, heads, tokens, features)
+@given(
+    batch=st.integers(1, 300),
+    heads=st.integers(1, 16),
+    tokens=st.integers(1, 70_000),
+    features=st.integers(1, 512),
+    threads=st.integers(1, 64),
+)
+def test_a_block_fits_unless_it_is_as_small_as_it_may_be(batch: int, heads: int, tokens: int, features: int, threads: int) -> None:
+    with mock.patch("torch.get_num_threads", return_value=threads):
+        images, together, length = streamed.block_sizes(batch, heads, tokens, features)
     assert 1 <= images <= batch
+    assert 1 <= together <= heads
     assert min(streamed.SHORTEST_BLOCK, tokens) <= length <= tokens
-    fits = images * heads * length * features <= streamed.BLOCK_NUMBERS
-    assert fits or (images == 1 and length == min(streamed.SHORTEST_BLOCK, tokens))
+    fits = images * together * length * features <= streamed.BLOCK_NUMBERS
+    assert fits or (images == together == 1 and length == min(streamed.SHORTEST_BLOCK, tokens))
+    blocks = -(-batch // images) * -(-heads // together)
+    assert blocks >= min(threads, batch) / 2
 
 
 def test_no_buffer_of_tokens_times_features_is_kept() -> None:
@@ -52,16 +64,23 @@ def test_no_buffer_of_tokens_times_features_is_kept() -> None:
     with torch.autograd.graph.saved_tensors_hooks(lambda t: sizes.append(t.numel()) or t, lambda t: t):
         mixer(q, k, v)
     assert sizes
-    assert max(sizes) <= max(q.numel(), 2 * 2 * 512 * 4)
+    assert max(sizes) <= max(q.numel(), 2 * 2 * 512 * (4 + 1))
+
+
+def test_weights_too_many_to_keep_take_the_fused_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    q, k, v = tensors(50, 16)
+    assert softmax.is_short(q, k, v)
+    monkeypatch.setattr(softmax, "MOST_KEPT", q.shape[0] * q.shape[1] * 50 * 50 - 1)
+    assert not softmax.is_short(q, k, v)
 
 
 @pytest.mark.parametrize("numbers", [1, 2 * 50 * 60, 1 << 19])
-@pytest.mark.parametrize(("n_queries", "n_keys"), [(1, 1), (50, 60), (96, 96), (97, 97), (5, 96)])
+@pytest.mark.parametrize(("n_queries", "n_keys"), [(1, 1), (50, 60), (200, 200), (201, 201), (5, 200)])
 def test_short_softmax_equals_the_fused_kernel(n_queries: int, n_keys: int, numbers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Training on short sequences takes another path; values and gradients are those of torch's kernel, on both sides of the limit."""
     monkeypatch.setattr(softmax, "BLOCK_NUMBERS", numbers)
     q, k, v = tensors(n_queries, 16, n_keys=n_keys)
-    assert softmax.is_short(q, k, v) == (max(n_queries, n_keys) <= 96)
+    assert softmax.is_short(q, k, v) == (max(n_queries, n_keys) <= 200)
     fast, exact = builder("softmax")(head_dim=16, tokens=n_keys)(q, k, v), torch.nn.functional.scaled_dot_product_attention(q, k, v)
     assert_close(fast, exact, 1e-6)
     for mine, twin in zip(gradients(fast, q, k, v), gradients(exact, q, k, v), strict=True):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from favorit.attention.kernel import Kernel
+from favorit.attention.kernel import Kernel, Lifted, project
 from favorit.attention.linear import kernel
 from favorit.attention.random_features import RandomRows, RowNorm
 from favorit.errors import FavoritError
@@ -46,22 +46,43 @@ class Favor(Kernel):
         self.projection = RandomRows(rows, head_dim, layer=layer, seed=seed, orthogonal=orthogonal, norm=norm)
 
     def queries(self, q: Tensor) -> Tensor:
-        exponent = self._exponent(_tilde(q))
+        exponent = self._exponent(q)
         return torch.exp(exponent - exponent.detach().amax(-1, keepdim=True))
 
     def keys(self, k: Tensor) -> tuple[Tensor, Tensor]:
-        k = _tilde(k)
-        exponent = self._exponent(k) - k.square().sum(-1, keepdim=True) / 2
+        exponent = self._exponent(k) - _half_square(k)
         r = exponent.detach().amax(-1, keepdim=True)
         return torch.exp(exponent - r), r
+
+    def lift(self, x: Tensor, as_keys: bool, room: Tensor) -> Lifted:
+        if self.mirrored:
+            return super().lift(x, as_keys, room)
+        rows = self._rows(x)
+        phi = project(x, rows, room)
+        top = phi.amax(-1, keepdim=True)
+        phi.sub_(top).exp_()
+
+        def pull(grad: Tensor) -> tuple[Tensor, list[Tensor | None]]:
+            of_exponent = grad.mul_(phi)
+            of_x = of_exponent @ rows
+            if as_keys:  # |k~|^2 / 2 is subtracted from every exponent of a key
+                of_x.sub_(x * of_exponent.sum(-1, keepdim=True), alpha=x.shape[-1] ** -0.5)
+            return of_x, []
+
+        return Lifted(phi, top - _half_square(x) if as_keys else top, pull)
 
     def redraw(self, index: int) -> None:
         self.projection.redraw(index)
 
     def _exponent(self, x: Tensor) -> Tensor:
-        u = F.linear(x, self.projection.rows.to(x.dtype))
+        u = F.linear(x, self._rows(x))
         return torch.cat([u, -u], -1) if self.mirrored else u
 
+    def _rows(self, x: Tensor) -> Tensor:
+        """W / D^(1/4): scaling the rows is cheaper than scaling all tokens."""
+        return self.projection.rows.to(x.dtype) * x.shape[-1] ** -0.25
 
-def _tilde(x: Tensor) -> Tensor:
-    return x * x.shape[-1] ** -0.25
+
+def _half_square(x: Tensor) -> Tensor:
+    """|x~|^2 / 2."""
+    return x.square().sum(-1, keepdim=True) * (0.5 * x.shape[-1] ** -0.5)

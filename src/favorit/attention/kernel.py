@@ -1,4 +1,4 @@
-"""Kernels: the feature maps phi of linear attention, w_ij proportional to phi(q_i) . phi(k_j).
+"""Kernels: the feature maps of linear attention.
 
 Shapes: B batch, H heads, N tokens, D head width, M features.
 """
@@ -6,8 +6,23 @@ Shapes: B batch, H heads, N tokens, D head width, M features.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
+
+
+class Lifted(NamedTuple):
+    """Features phi (..., N, M), their r (..., N, 1; what it is for queries does not matter), and the function from the gradient of phi to
+    that of x and those of the parameters that need one.
+
+    `pull` may overwrite what it is given.
+    """
+
+    phi: Tensor
+    r: Tensor
+    pull: Callable[[Tensor], tuple[Tensor, list[Tensor | None]]]
 
 
 class Kernel(nn.Module, ABC):
@@ -17,14 +32,29 @@ class Kernel(nn.Module, ABC):
 
     @abstractmethod
     def queries(self, q: Tensor) -> Tensor:
-        """(B,H,N,D) -> (B,H,N,M), non-negative, each token up to a positive factor of its own (it cancels)."""
+        """(..., N, D) -> (..., N, M), non-negative, each token up to a positive factor of its own (it cancels)."""
 
     def keys(self, k: Tensor) -> tuple[Tensor, Tensor]:
-        """(B,H,N,D) -> phi (B,H,N,M), r (B,H,N,1): the features of key j are phi_j exp(r_j), and no factor of theirs cancels.
+        """(..., N, D) -> phi (..., N, M), r (..., N, 1): the features of key j are phi_j exp(r_j), and no factor of theirs cancels.
 
         r, detached, keeps phi in range where the features themselves would overflow or vanish; zero unless a kernel needs it.
         """
         return self.queries(k), k.new_zeros(*k.shape[:-1], 1)
+
+    def lift(self, x: Tensor, as_keys: bool, room: Tensor) -> Lifted:
+        """The features of x for a backward by hand; `pull` works where gradients are enabled.
+
+        `room` is memory as large as phi that may be used for it. By autograd; a kernel that knows its derivative saves that and the memory.
+        """
+        leaf = x.detach().requires_grad_(torch.is_grad_enabled())
+        phi, r = self.keys(leaf) if as_keys else (self.queries(leaf), leaf)
+        wanted = (leaf, *(p for p in self.parameters() if p.requires_grad))
+
+        def pull(grad: Tensor) -> tuple[Tensor, list[Tensor | None]]:
+            of_x, *others = torch.autograd.grad(phi, wanted, grad, allow_unused=True)
+            return of_x, [*others]
+
+        return Lifted(phi.detach(), r.detach(), pull)
 
     def scalars(self) -> dict[str, float]:
         """Learned numbers worth watching while a model trains."""
@@ -32,3 +62,9 @@ class Kernel(nn.Module, ABC):
 
     def redraw(self, index: int) -> None:
         """Draws random features anew, as a function of (seed, layer, index). Kernels without any ignore it."""
+
+
+def project(x: Tensor, rows: Tensor, room: Tensor) -> Tensor:
+    """x rows^T in `room`: (..., N, D), (M, D) -> (..., N, M)."""
+    torch.mm(x.reshape(-1, x.shape[-1]), rows.t(), out=room.view(-1, len(rows)))
+    return room.view(*x.shape[:-1], len(rows))

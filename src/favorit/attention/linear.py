@@ -44,8 +44,11 @@ class Linear(Mixer):
     def explain(self, q: Tensor, k: Tensor, v: Tensor) -> str:
         if self.causal:
             return f"prefix sums over blocks of {BLOCK} tokens"
-        images, tokens = block_sizes(q.shape[0], q.shape[1], max(q.shape[-2], k.shape[-2]), self.kernel.features)
-        return f"blocks of {images} images and {tokens} tokens: their {self.kernel.features} features stay in cache, recomputed going back"
+        images, heads, tokens = block_sizes(q.shape[0], q.shape[1], max(q.shape[-2], k.shape[-2]), self.kernel.features)
+        return (
+            f"blocks of {images} images, {heads} heads and {tokens} tokens, {torch.get_num_threads()} at once: "
+            f"their {self.kernel.features} features stay in cache, recomputed going back"
+        )
 
     def weights(self, q: Tensor, k: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
         with full_precision(q, k) as (q, k):

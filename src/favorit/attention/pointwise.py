@@ -14,13 +14,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from favorit.attention.kernel import Kernel
+from favorit.attention.kernel import Kernel, Lifted, project
 from favorit.attention.linear import add_kernel
 from favorit.attention.random_features import RandomRows
 from favorit.errors import FavoritError
 from favorit.spec import PositiveFloat, PositiveInt, parameters_of
 
 SCALES = {"sqrt": 0.5, "fourth": 0.25}
+
+# (gradient of phi, phi, eps) -> gradient of P x, in place of the first: by hand where f' is a function of f. Autograd does the others.
+Slope = Callable[[Tensor, Tensor, float], Tensor]
+SLOPES: dict[str, Slope] = {
+    "relu": lambda grad, phi, eps: torch.ops.aten.threshold_backward.grad_input(grad, phi, eps, grad_input=grad),
+}
 
 
 class Pointwise(Kernel):
@@ -33,6 +39,7 @@ class Pointwise(Kernel):
     def __init__(
         self,
         f: Callable[[Tensor], Tensor],
+        slope: Slope | None,
         head_dim: int,
         layer: int,
         seed: int,
@@ -44,7 +51,7 @@ class Pointwise(Kernel):
         super().__init__()
         if learned and m is None:
             raise FavoritError("learned=True needs m, the number of learned features: write for example m=128, learned=True")
-        self.f, self.eps, self.power = f, eps, SCALES[scale]
+        self.f, self.slope, self.eps, self.power = f, slope, eps, SCALES[scale]
         self.features = m or head_dim
         self.projection: RandomRows | None = None
         self.learned_rows: nn.Parameter | None = None
@@ -56,11 +63,26 @@ class Pointwise(Kernel):
                 self.projection = projection
 
     def queries(self, q: Tensor) -> Tensor:
-        x = q * q.shape[-1] ** -self.power
+        scale = q.shape[-1] ** -self.power
         rows = self.learned_rows if self.projection is None else self.projection.rows
-        if rows is not None:
-            x = F.linear(x, rows.to(x.dtype))
+        # Scaling the rows is cheaper than scaling all tokens.
+        x = q * scale if rows is None else F.linear(q, rows.to(q.dtype) * scale)
         return self.f(x) + self.eps
+
+    def lift(self, x: Tensor, as_keys: bool, room: Tensor) -> Lifted:
+        slope = self.slope
+        if slope is None or self.learned_rows is not None:
+            return super().lift(x, as_keys, room)
+        scale = x.shape[-1] ** -self.power
+        rows = None if self.projection is None else self.projection.rows.to(x.dtype) * scale
+        u = torch.mul(x, scale, out=room.view_as(x)) if rows is None else project(x, rows, room)
+        phi = self.f(u).add_(self.eps)
+
+        def pull(grad: Tensor) -> tuple[Tensor, list[Tensor | None]]:
+            of_u = slope(grad, phi, self.eps)
+            return of_u.mul_(scale) if rows is None else of_u @ rows, []
+
+        return Lifted(phi, x.new_zeros(*x.shape[:-1], 1), pull)
 
     def redraw(self, index: int) -> None:
         if self.projection is not None:
@@ -68,22 +90,22 @@ class Pointwise(Kernel):
 
 
 def pointwise(f: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Registers the kernel f(P x) + eps under f's name. f maps a tensor elementwise to non-negative values."""
+    """Registers the kernel f(P x) + eps under f's name. f maps a tensor, which it may overwrite, elementwise to non-negative values."""
     own = parameters_of(f, ("x",))
 
     def build(**values: Any) -> Pointwise:
         of_f = {key: values.pop(key) for key in own if key in values}
-        return Pointwise(partial(f, **of_f), **values)
+        return Pointwise(partial(f, **of_f), SLOPES.get(f.__name__), **values)
 
     build.__doc__ = f.__doc__
-    add_kernel(f.__name__, build, {**parameters_of(Pointwise, ("self", "f")), **own})
+    add_kernel(f.__name__, build, {**parameters_of(Pointwise, ("self", "f", "slope")), **own})
     return f
 
 
 @pointwise
 def relu(x: Tensor) -> Tensor:
     """f(x) = max(x, 0)."""
-    return F.relu(x)
+    return F.relu(x, inplace=True)
 
 
 @pointwise

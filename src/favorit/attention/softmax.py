@@ -1,10 +1,11 @@
 """Softmax attention: the exact baseline of every comparison.
 
-Shapes: B batch, H heads, N tokens, D head width.
+Shapes: B batch, H heads, N tokens, D head width, G images x heads of a block.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,11 +13,13 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from favorit.attention.blocks import over_blocks, slices
 from favorit.attention.mixer import MIXERS, Mixer, allowed_keys, full_precision
 
-# Up to this many tokens, training on a CPU is 1.1 to 2.5 times faster with explicit weights in blocks than with torch's fused kernel
-# (LOG.md); beyond, the weights no longer fit in cache and the fused kernel wins.
-SHORT = 96
+# Up to this many tokens, training on a CPU is 1.1 to 1.5 times faster with explicit weights in blocks than with torch's fused kernel
+# (LOG.md), as long as the weights that are kept, in numbers, stay small beside the activations of a model.
+SHORT = 200
+MOST_KEPT = 1 << 24
 BLOCK_NUMBERS = 1 << 19
 
 
@@ -24,7 +27,7 @@ BLOCK_NUMBERS = 1 << 19
 class Softmax(Mixer):
     """w = softmax(q k^T / sqrt(D)); O(N^2 D) time, through torch's fused kernel, which keeps O(N) memory.
 
-    Training on short sequences on a CPU keeps the weights instead, at most 96 x 96 for each head.
+    Training on short sequences on a CPU keeps the weights instead, at most 64 MiB of them.
     """
 
     def __init__(self, causal: bool = False) -> None:
@@ -40,7 +43,10 @@ class Softmax(Mixer):
 
     def explain(self, q: Tensor, k: Tensor, v: Tensor) -> str:
         if not self.causal and is_short(q, k, v):
-            return f"explicit weights in blocks of {_block(q, k)} images: training on a CPU with at most {SHORT} tokens"
+            return (
+                f"explicit weights in blocks of {_images(q, k)} images, {torch.get_num_threads()} at once: "
+                f"training on a CPU with at most {SHORT} tokens and {MOST_KEPT >> 18} MiB of weights"
+            )
         return "torch's fused kernel"
 
     def weights(self, q: Tensor, k: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
@@ -57,7 +63,8 @@ def is_short(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether explicit weights are the faster way: a function of shapes, device and whether gradients are wanted."""
     wanted = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
     eager = not (torch.compiler.is_compiling() or torch.is_autocast_enabled(q.device.type))
-    return wanted and eager and q.device.type == "cpu" and q.dtype == torch.float32 and max(q.shape[-2], k.shape[-2]) <= SHORT
+    small = max(q.shape[-2], k.shape[-2]) <= SHORT and q.shape[:-1].numel() * k.shape[-2] <= MOST_KEPT
+    return wanted and eager and q.device.type == "cpu" and q.dtype == torch.float32 and small
 
 
 class _Short(torch.autograd.Function):
@@ -65,13 +72,18 @@ class _Short(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        ctx.block = _block(q, k)
         w = q.new_empty(*q.shape[:3], k.shape[2])
         # In the layout of the packed projection that q usually is a view of, the layer's output needs no copy.
         out = v.new_empty(q.shape[0], q.shape[2], q.shape[1], v.shape[-1]).transpose(1, 2)
-        for b in _blocks(q, ctx.block):
-            torch.softmax(q[b] * q.shape[-1] ** -0.5 @ k[b].mT, -1, out=w[b])
-            out[b] = w[b] @ v[b]
+
+        def attend(b: slice, room: Tensor) -> None:
+            q_GND, k_GND, v_GND, w_GNN = (x[b].flatten(0, 1) for x in (q, k, v, w))
+            scores = room[: w_GNN.numel()].view_as(w_GNN)
+            torch.baddbmm(scores, q_GND, k_GND.mT, beta=0, alpha=q.shape[-1] ** -0.5, out=scores)
+            torch.softmax(scores, -1, out=w_GNN)
+            out[b] = torch.bmm(w_GNN, v_GND).view_as(out[b])
+
+        _over_images(attend, q, k)
         ctx.save_for_backward(q, k, v, w)
         return out
 
@@ -80,16 +92,24 @@ class _Short(torch.autograd.Function):
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v, w = ctx.saved_tensors
         grad_q, grad_k, grad_v = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-        for b in _blocks(q, ctx.block):
-            grad_v[b] = w[b].mT @ grad_out[b]
-            of_scores = torch.ops.aten._softmax_backward_data(grad_out[b] @ v[b].mT, w[b], -1, w.dtype) * q.shape[-1] ** -0.5
-            grad_q[b], grad_k[b] = of_scores @ k[b], of_scores.mT @ q[b]
+
+        def pull(b: slice, room: Tensor) -> None:
+            q_GND, k_GND, v_GND, w_GNN, grad_GND = (x[b].flatten(0, 1) for x in (q, k, v, w, grad_out))
+            grad_v[b] = torch.bmm(w_GNN.mT, grad_GND).view_as(grad_v[b])
+            of_w = torch.bmm(grad_GND, v_GND.mT, out=room[: w_GNN.numel()].view_as(w_GNN))
+            of_scores = torch.ops.aten._softmax_backward_data.out(of_w, w_GNN, -1, w.dtype, grad_input=of_w)
+            grad_q[b] = torch.bmm(of_scores, k_GND).mul_(q.shape[-1] ** -0.5).view_as(grad_q[b])
+            grad_k[b] = torch.bmm(of_scores.mT, q_GND).mul_(q.shape[-1] ** -0.5).view_as(grad_k[b])
+
+        _over_images(pull, q, k)
         return grad_q, grad_k, grad_v
 
 
-def _block(q: Tensor, k: Tensor) -> int:
-    return min(len(q), max(1, BLOCK_NUMBERS // (q.shape[1] * q.shape[2] * k.shape[2])))
+def _images(q: Tensor, k: Tensor) -> int:
+    """The images of a block: as many as fit, and at least a block for every thread."""
+    return max(1, min(-(-len(q) // torch.get_num_threads()), BLOCK_NUMBERS // (q.shape[1] * q.shape[2] * k.shape[2])))
 
 
-def _blocks(q: Tensor, size: int) -> list[slice]:
-    return [slice(start, start + size) for start in range(0, len(q), size)]
+def _over_images(work: Callable[[slice, Tensor], None], q: Tensor, k: Tensor) -> None:
+    size = _images(q, k)
+    over_blocks(work, slices(len(q), size), q.device, lambda: q.new_empty(size * q.shape[1] * q.shape[2] * k.shape[2]))

@@ -1,30 +1,33 @@
 """Bidirectional linear attention in blocks that stay in cache, with a backward that recomputes features.
 
-    forward     kv = sum_j phi(k_j) e_j v_j^T,  z = sum_j e_j phi(k_j),  e_j = exp(r_j - max r)
-                out_i = (phi(q_i) kv / n + d mean v) / w_i,  w_i = phi(q_i) . z / n + d,  n keys seen
+    forward     kz = sum_j e_j [v_j, 1] phi(k_j)^T,  e_j = exp(r_j - max r)
+                [s_i, w_i] = kz phi(q_i),  out_i = (s_i + d sum v) / (w_i + d n),  n keys seen
     backward    the gradients of these products by hand, those of phi by autograd on the block's own features
 
-Nothing of size N x M outlives a block: kept for the backward are q, k, v, out, w and, M x (D+1) for each head, kv and z.
-Shapes: B batch, H heads, N tokens, D head width, M features.
+Nothing of size N x M outlives a block: kept for the backward are q, k, v, out, w and, (D+1) x M for each head, kz.
+Shapes: B batch, H heads, N tokens, D head width, M features, G images x heads of a block.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from favorit.attention.blocks import over_blocks, slices
+
 if TYPE_CHECKING:
-    from favorit.attention.kernel import Kernel
+    from favorit.attention.kernel import Kernel, Lifted
 
 # Added to the mean weight of a row: a row whose features all vanish becomes the mean of v instead of 0/0.
 TINY = 1e-30
-# Features of one block, in numbers: 1 MiB of fp32, measured best on a CPU with 512 KiB of L2 for each core (LOG.md).
-BLOCK_NUMBERS = 1 << 18
+# Features of one block, in numbers: 2 MiB of fp32, measured best on a CPU with 512 KiB of L2 for each core (LOG.md).
+BLOCK_NUMBERS = 1 << 19
 SHORTEST_BLOCK = 64
+
+Place = tuple[slice, slice]
 
 
 def finite(r: Tensor) -> Tensor:
@@ -47,94 +50,127 @@ def streamed(kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor |
     return _Streamed.apply(kernel, key_mask, q, k, v, *kernel.parameters())
 
 
-def block_sizes(batch: int, heads: int, tokens: int, features: int) -> tuple[int, int]:
-    """(images, tokens) of a block: as many images as fit, and where one alone does not, as many of its tokens."""
-    of_one_token = heads * features
-    images = max(1, min(batch, BLOCK_NUMBERS // (of_one_token * tokens)))
-    return images, max(min(SHORTEST_BLOCK, tokens), min(tokens, BLOCK_NUMBERS // (of_one_token * images)))
+def block_sizes(batch: int, heads: int, tokens: int, features: int) -> tuple[int, int, int]:
+    """(images, heads, tokens) of a block: as many images as fit, of one alone as many heads, of one head as many tokens.
 
-
-def _slices(length: int, size: int) -> Iterator[slice]:
-    return (slice(start, min(start + size, length)) for start in range(0, length, size))
+    Where it can be, there is a block for every thread.
+    """
+    threads = torch.get_num_threads()
+    images = max(1, min(-(-batch // threads), BLOCK_NUMBERS // (heads * tokens * features)))
+    together = heads if batch >= threads else -(-heads // threads)
+    together = max(1, min(together, BLOCK_NUMBERS // (images * tokens * features)))
+    return images, together, max(min(SHORTEST_BLOCK, tokens), min(tokens, BLOCK_NUMBERS // (images * together * features)))
 
 
 class _Streamed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, kernel: Kernel, key_mask: Tensor | None, q: Tensor, k: Tensor, v: Tensor, *parameters: Tensor) -> Tensor:
-        images, tokens = block_sizes(q.shape[0], q.shape[1], max(q.shape[-2], k.shape[-2]), kernel.features)
-        kept = v.new_ones(1, 1, k.shape[-2], 1) if key_mask is None else key_mask[:, None, :, None].to(v)
-        count = kept.sum(-2, keepdim=True).clamp(min=1).expand(len(v), 1, 1, 1)
-        mean_v = (v * kept).sum(-2, keepdim=True) / count
-        kv, z = v.new_zeros(*k.shape[:2], kernel.features, v.shape[-1]), v.new_zeros(*k.shape[:2], 1, kernel.features)
-        top = v.new_full((*k.shape[:2], 1, 1), torch.finfo(v.dtype).min)
+        images, heads, tokens = block_sizes(q.shape[0], q.shape[1], max(q.shape[-2], k.shape[-2]), kernel.features)
+        places = [(b, h) for b in slices(q.shape[0], images) for h in slices(q.shape[1], heads)]
+        room_size = images * heads * tokens * kernel.features
+        kz = v.new_empty(*k.shape[:2], v.shape[-1] + 1, kernel.features)
+        top = v.new_empty(*k.shape[:2], 1, 1)
         # In the layout of the packed projection that q usually is a view of, the layer's output needs no copy.
         out = v.new_empty(q.shape[0], q.shape[2], q.shape[1], v.shape[-1]).transpose(1, 2)
         weight = v.new_empty(*q.shape[:3], 1)
-        for b in _slices(q.shape[0], images):
-            for j in _slices(k.shape[-2], tokens):
-                phi, r = _keys(kernel, k[b, :, j].contiguous(), key_mask, b, j)
-                higher = torch.maximum(top[b], r.amax(-2, keepdim=True))
-                scale, shrink = torch.exp(r - higher), torch.exp(top[b] - higher)
-                kv[b] = kv[b] * shrink + phi.mT @ (scale * v[b, :, j])
+
+        def attend(place: Place, room: Tensor) -> None:
+            q_GND, k_GND, v_GND, kept = _block(place, q, k, v, key_mask)
+            own_top = own_kz = v.new_zeros(())
+            for j in slices(k.shape[-2], tokens):
+                phi, r = _lift_keys(kernel, k_GND[:, j], kept, j, room)[:2]
+                higher = finite(r.amax(-2, keepdim=True))
+                higher = higher if j.start == 0 else torch.maximum(own_top, higher)
+                added = torch.bmm(_with_one(v_GND[:, j], torch.exp(r - higher)).mT, phi)
+                own_kz = added if j.start == 0 else torch.exp(own_top - higher) * own_kz + added
+                own_top = higher
+            seen = v_GND if kept is None else v_GND * kept
+            count = float(k.shape[-2]) if kept is None else kept.sum(-2, keepdim=True, dtype=v.dtype).clamp(min=1)
+            few, fallback = TINY * count, TINY * seen.sum(-2, keepdim=True)
+            for i in slices(q.shape[-2], tokens):
+                phi = _lift(kernel, q_GND[:, i], False, room).phi
                 # A row times a matrix: the column form of the same product takes a path eight times slower.
-                z[b] = z[b] * shrink + scale.mT @ phi
-                top[b] = higher
-            for i in _slices(q.shape[-2], tokens):
-                phi = kernel.queries(q[b, :, i].contiguous())
-                w = (z[b] @ phi.mT).mT / count[b] + TINY
-                out[b, :, i] = (phi @ kv[b] / count[b] + TINY * mean_v[b]) / w
-                weight[b, :, i] = w
-        ctx.kernel, ctx.key_mask, ctx.images, ctx.tokens = kernel, key_mask, images, tokens
-        ctx.save_for_backward(q, k, v, kv, z, top, kept.expand(len(v), -1, -1, -1), count, out, weight, *parameters)
+                w = torch.bmm(own_kz[:, -1:], phi.mT).mT + few
+                _put(out, place, i, torch.bmm(phi, own_kz[:, :-1].mT).add_(fallback).div_(w))
+                _put(weight, place, i, w)
+            kz[place], top[place] = own_kz.view_as(kz[place]), own_top.view_as(top[place])
+
+        over_blocks(attend, places, v.device, lambda: v.new_empty(room_size))
+        ctx.kernel, ctx.key_mask, ctx.places, ctx.tokens, ctx.room_size = kernel, key_mask, places, tokens, room_size
+        ctx.save_for_backward(q, k, v, kz, top, out, weight, *parameters)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, kv, z, top, kept, count, out, weight, *parameters = ctx.saved_tensors
+        q, k, v, kz, top, out, weight, *parameters = ctx.saved_tensors
+        kernel, tokens = ctx.kernel, ctx.tokens
         grad_q, grad_k, grad_v = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
         trained = [p for p in parameters if p.requires_grad]
-        grad_parameters = [torch.zeros_like(p) if p.requires_grad else None for p in parameters]
-        totals = [total for total in grad_parameters if total is not None]
 
-        def through_features(phi: Tensor, x: Tensor, grad_phi: Tensor) -> Tensor:
-            grad_x, *others = torch.autograd.grad(phi, (x, *trained), grad_phi, allow_unused=True)
-            for total, grad in zip(totals, others, strict=True):
-                if grad is not None:
-                    total += grad
-            return grad_x
+        def pull(place: Place, rooms: Tensor) -> list[Tensor]:
+            q_GND, k_GND, v_GND, kept = _block(place, q, k, v, ctx.key_mask)
+            own_kz, own_top, own_weight, own_out, own_grad = (x[place].flatten(0, 1) for x in (kz, top, weight, out, grad_out))
+            grad_kz, totals = torch.zeros_like(own_kz), [torch.zeros_like(p) for p in trained]
+
+            def through_features(lifted: Lifted, left: Tensor, right: Tensor) -> Tensor:
+                grad_phi = torch.bmm(left, right, out=rooms[1, : lifted.phi.numel()].view_as(lifted.phi))
+                grad_x, others = lifted.pull(grad_phi)
+                for total, grad in zip(totals, others):
+                    if grad is not None:
+                        total += grad
+                return grad_x
+
+            # The quotient rule: the gradients of s_i and, as one more column, of w_i.
+            of_s = own_grad / own_weight
+            of_both = torch.cat([of_s, (of_s * own_out).sum(-1, keepdim=True).neg_()], -1)
+            for i in slices(q.shape[-2], tokens):
+                with torch.enable_grad():
+                    lifted = _lift(kernel, q_GND[:, i], False, rooms[0])
+                grad_kz.baddbmm_(of_both[:, i].mT, lifted.phi)
+                _put(grad_q, place, i, through_features(lifted, of_both[:, i], own_kz))
+            fallback = TINY * of_s.sum(-2, keepdim=True)
+            for j in slices(k.shape[-2], tokens):
+                with torch.enable_grad():
+                    lifted = _lift_keys(kernel, k_GND[:, j], kept, j, rooms[0])
+                scale = torch.exp(lifted.r - own_top)
+                of_v = torch.bmm(lifted.phi, grad_kz[:, :-1].mT).mul_(scale)
+                _put(grad_v, place, j, of_v.add_(fallback if kept is None else fallback * kept[:, j]))
+                _put(grad_k, place, j, through_features(lifted, _with_one(v_GND[:, j], scale), grad_kz))
+            return totals
 
         with torch.autocast(q.device.type, enabled=False):
-            for b in _slices(q.shape[0], ctx.images):
-                # The quotient rule: the gradients of phi(q_i) kv and, as one more column, of phi(q_i) . z.
-                of_kv = grad_out[b] / (weight[b] * count[b])
-                of_both = torch.cat([of_kv, -(of_kv * out[b]).sum(-1, keepdim=True)], -1)
-                kv_and_z = torch.cat([kv[b].mT, z[b]], -2)
-                grad_kv, grad_z = torch.zeros_like(kv[b]), torch.zeros_like(z[b])
-                for i in _slices(q.shape[-2], ctx.tokens):
-                    x, phi = _with_gradient(ctx.kernel.queries, q[b, :, i])
-                    grad_kv += phi.detach().mT @ of_kv[..., i, :]
-                    grad_z += of_both[..., i, -1:].mT @ phi.detach()
-                    grad_q[b, :, i] = through_features(phi, x, of_both[..., i, :] @ kv_and_z)
-                fallback = TINY * of_kv.sum(-2, keepdim=True)
-                grad_kv_and_z = torch.cat([grad_kv.mT, grad_z], -2)
-                for j in _slices(k.shape[-2], ctx.tokens):
-                    x, (phi, r) = _with_gradient(lambda x, b=b, j=j: _keys(ctx.kernel, x, ctx.key_mask, b, j), k[b, :, j])
-                    scale = torch.exp(r - top[b])
-                    grad_v[b, :, j] = scale * (phi.detach() @ grad_kv) + fallback * kept[b, :, j]
-                    both = torch.cat([scale * v[b, :, j], scale], -1)
-                    grad_k[b, :, j] = through_features(phi, x, both @ grad_kv_and_z)
-        return None, None, grad_q, grad_k, grad_v, *grad_parameters
+            found = over_blocks(pull, ctx.places, v.device, lambda: v.new_empty(2, ctx.room_size))
+        totals = iter([torch.stack(parts).sum(0) for parts in zip(*found, strict=True)])
+        return None, None, grad_q, grad_k, grad_v, *(next(totals) if p.requires_grad else None for p in parameters)
 
 
-def _keys(kernel: Kernel, k: Tensor, key_mask: Tensor | None, images: slice, tokens: slice) -> tuple[Tensor, Tensor]:
-    """The features of a block of keys; a key left out by the mask has r = -inf."""
-    phi, r = kernel.keys(k)
-    return phi, r if key_mask is None else r.masked_fill(~key_mask[images, None, tokens, None], -torch.inf)
+def _block(place: Place, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """The queries, keys and values of a block as (G,N,D), G = images x heads, and which keys are kept (G,N,1), None where all are.
+
+    Contiguous copies: a projection of a strided view takes half as long again.
+    """
+    kept = None if key_mask is None else key_mask[place[0], None, :, None].expand(*v[place].shape[:3], 1).flatten(0, 1)
+    q_GND, k_GND, v_GND = (x.detach()[place].flatten(0, 1) for x in (q, k, v))
+    return q_GND, k_GND, v_GND, kept
 
 
-def _with_gradient(function: Any, x: Tensor) -> tuple[Tensor, Any]:
-    """(x as a contiguous leaf, function(x) with its graph)."""
-    leaf = x.detach().contiguous().requires_grad_()
-    with torch.enable_grad():
-        return leaf, function(leaf)
+def _put(whole: Tensor, place: Place, tokens: slice, part: Tensor) -> None:
+    """Writes what a block found, (G,N,...), to its place in (B,H,N,...)."""
+    own = whole[place][..., tokens, :]
+    own.copy_(part.view_as(own))
+
+
+def _with_one(v: Tensor, scale: Tensor) -> Tensor:
+    """e_j [v_j, 1]."""
+    return torch.cat([scale * v, scale], -1)
+
+
+def _lift(kernel: Kernel, x: Tensor, as_keys: bool, room: Tensor) -> Lifted:
+    return kernel.lift(x, as_keys, room[: x[..., 0].numel() * kernel.features])
+
+
+def _lift_keys(kernel: Kernel, k: Tensor, kept: Tensor | None, tokens: slice, room: Tensor) -> Lifted:
+    """The features of keys; a key left out by the mask has r = -inf."""
+    lifted = _lift(kernel, k, True, room)
+    return lifted if kept is None else lifted._replace(r=lifted.r.masked_fill(~kept[:, tokens], -torch.inf))
