@@ -7,7 +7,7 @@ import torch
 
 import cases
 from checks import MIXER_CHECKS, builder
-from favorit.attention import KERNELS, MIXERS, Linear
+from favorit.attention import KERNELS, MIXERS, Linear, streamed
 
 SPECS = [(name, spec) for name, case in cases.MIXERS.items() for spec in case.specs]
 
@@ -36,6 +36,17 @@ def test_a_kernel_says_how_many_features_it_has(spec: str) -> None:
     ("spec", "check"), [(spec, check) for name, spec in SPECS for check in MIXER_CHECKS if check not in cases.MIXERS[name].excused]
 )
 def test_conformance(spec: str, check: str) -> None:
+    MIXER_CHECKS[check](builder(spec))
+
+
+@pytest.mark.parametrize(
+    ("spec", "check"),
+    [(spec, check) for name, spec in SPECS if name in KERNELS for check in MIXER_CHECKS if check not in cases.MIXERS[name].excused],
+)
+def test_conformance_in_blocks(spec: str, check: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The path that large inputs take, also in blocks of a few tokens on several threads."""
+    monkeypatch.setattr(streamed, "FEW_NUMBERS", 0)
+    monkeypatch.setattr(streamed, "BLOCK_NUMBERS", 64 * 24)
     MIXER_CHECKS[check](builder(spec))
 
 

@@ -65,6 +65,7 @@ def test_a_forked_process_has_threads_of_its_own(three_threads: None) -> None:
 @pytest.mark.parametrize("spec", ["softmax", "relu(m=24)", "favor(m=24)", "learned(m=5)", "relu(m=8, learned=True)"])
 def test_threads_change_no_bit(spec: str, three_threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """With blocks of the same size, values and all gradients are the same on one thread as on three."""
+    monkeypatch.setattr(streamed, "FEW_NUMBERS", 0)
     monkeypatch.setattr(streamed, "block_sizes", lambda *sizes: (1, 1, 64))
     monkeypatch.setattr(softmax, "_images", lambda q, k: 1)
     mixer = builder(spec)(head_dim=6, tokens=70)
@@ -78,8 +79,9 @@ def test_threads_change_no_bit(spec: str, three_threads: None, monkeypatch: pyte
     assert all(torch.equal(mine, alone) for mine, alone in zip(*found, strict=True))
 
 
-def test_what_counts_operations_sees_those_of_all_blocks(three_threads: None) -> None:
+def test_what_counts_operations_sees_those_of_all_blocks(three_threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The work of blocks is done in the caller's thread while a mode watches it."""
+    monkeypatch.setattr(streamed, "FEW_NUMBERS", 0)
     mixer = builder("relu(m=24)")(head_dim=6, tokens=70)
     counted = flops(mixer, *tensors(70, 6))[""]
     torch.set_num_threads(1)

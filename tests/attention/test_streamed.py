@@ -28,9 +28,7 @@ def test_blocks_of_any_size_equal_the_plain_form(spec: str, numbers: int, masked
     mask = torch.rand(2, 150, generator=torch.Generator().manual_seed(0)) < 0.7 if masked else None
     wanted = (q, k, v, *mixer.parameters())
     fast = streamed.streamed(mixer.kernel, q, k, v, mask)
-    phi_k, r = mixer.kernel.keys(k)
-    r = r if mask is None else r.masked_fill(~mask[:, None, :, None], -torch.inf)
-    slow = streamed.plain(mixer.kernel.queries(q), phi_k, r, v)
+    slow = streamed.plain(mixer.kernel.queries(q), *mixer._keys(k, mask), v)
     assert_close(fast, slow, 1e-12)
     for mine, twin in zip(gradients(fast, *wanted), gradients(slow, *wanted), strict=True):
         assert_close(mine, twin, 1e-11)
@@ -56,8 +54,9 @@ def test_a_block_fits_unless_it_is_as_small_as_it_may_be(batch: int, heads: int,
     assert blocks >= min(threads, batch) / 2
 
 
-def test_no_buffer_of_tokens_times_features_is_kept() -> None:
+def test_no_buffer_of_tokens_times_features_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the backward holds on to grows with N D and M D, not with N M."""
+    monkeypatch.setattr(streamed, "FEW_NUMBERS", 0)
     mixer = builder("relu(m=512)")(head_dim=4, tokens=600)
     q, k, v = tensors(600, 4)
     sizes: list[int] = []
@@ -87,7 +86,8 @@ def test_short_softmax_equals_the_fused_kernel(n_queries: int, n_keys: int, numb
         assert_close(mine, twin, 1e-6)
 
 
-def test_frozen_parameters_of_a_kernel_get_no_gradient_and_stop_nobody_elses() -> None:
+def test_frozen_parameters_of_a_kernel_get_no_gradient_and_stop_nobody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streamed, "FEW_NUMBERS", 0)
     mixer = builder("learned(m=5)")(head_dim=6, tokens=9)
     frozen, *trained = mixer.parameters()
     frozen.requires_grad_(False)

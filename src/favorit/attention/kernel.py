@@ -34,12 +34,12 @@ class Kernel(nn.Module, ABC):
     def queries(self, q: Tensor) -> Tensor:
         """(..., N, D) -> (..., N, M), non-negative, each token up to a positive factor of its own (it cancels)."""
 
-    def keys(self, k: Tensor) -> tuple[Tensor, Tensor]:
+    def keys(self, k: Tensor) -> tuple[Tensor, Tensor | None]:
         """(..., N, D) -> phi (..., N, M), r (..., N, 1): the features of key j are phi_j exp(r_j), and no factor of theirs cancels.
 
-        r, detached, keeps phi in range where the features themselves would overflow or vanish; zero unless a kernel needs it.
+        r, detached, keeps phi in range where the features themselves would overflow or vanish; None, which is 0, unless a kernel needs it.
         """
-        return self.queries(k), k.new_zeros(*k.shape[:-1], 1)
+        return self.queries(k), None
 
     def lift(self, x: Tensor, as_keys: bool, room: Tensor) -> Lifted:
         """The features of x for a backward by hand; `pull` works where gradients are enabled.
@@ -47,14 +47,14 @@ class Kernel(nn.Module, ABC):
         `room` is memory as large as phi that may be used for it. By autograd; a kernel that knows its derivative saves that and the memory.
         """
         leaf = x.detach().requires_grad_(torch.is_grad_enabled())
-        phi, r = self.keys(leaf) if as_keys else (self.queries(leaf), leaf)
+        phi, r = self.keys(leaf) if as_keys else (self.queries(leaf), None)
         wanted = (leaf, *(p for p in self.parameters() if p.requires_grad))
 
         def pull(grad: Tensor) -> tuple[Tensor, list[Tensor | None]]:
             of_x, *others = torch.autograd.grad(phi, wanted, grad, allow_unused=True)
             return of_x, [*others]
 
-        return Lifted(phi.detach(), r.detach(), pull)
+        return Lifted(phi.detach(), or_zero(r, phi), pull)
 
     def scalars(self) -> dict[str, float]:
         """Learned numbers worth watching while a model trains."""
@@ -62,6 +62,11 @@ class Kernel(nn.Module, ABC):
 
     def redraw(self, index: int) -> None:
         """Draws random features anew, as a function of (seed, layer, index). Kernels without any ignore it."""
+
+
+def or_zero(r: Tensor | None, phi: Tensor) -> Tensor:
+    """r where there is one, else zeros for each token of phi."""
+    return phi.new_zeros(*phi.shape[:-1], 1) if r is None else r
 
 
 def project(x: Tensor, rows: Tensor, room: Tensor) -> Tensor:

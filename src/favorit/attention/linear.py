@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from favorit.attention.kernel import Kernel
+from favorit.attention import streamed as in_blocks
+from favorit.attention.kernel import Kernel, or_zero
 from favorit.attention.mixer import MIXERS, Mixer, allowed_keys, full_precision, output_dtype
-from favorit.attention.streamed import TINY, block_sizes, finite, plain, streamed
+from favorit.attention.streamed import TINY, finite, plain
 from favorit.errors import FavoritError
 from favorit.spec import Registry, parameters_of
 
@@ -36,15 +37,17 @@ class Linear(Mixer):
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
         dtype = output_dtype(v)
         with full_precision(q, k, v) as (q, k, v):
-            if not self.causal and not torch.compiler.is_compiling():
-                return streamed(self.kernel, q, k, v, key_mask).to(dtype)
+            if self._in_blocks(q, k):
+                return in_blocks.streamed(self.kernel, q, k, v, key_mask).to(dtype)
             attend = _causal if self.causal else plain
             return attend(self.kernel.queries(q), *self._keys(k, key_mask), v).to(dtype)
 
     def explain(self, q: Tensor, k: Tensor, v: Tensor) -> str:
         if self.causal:
             return f"prefix sums over blocks of {BLOCK} tokens"
-        images, heads, tokens = block_sizes(q.shape[0], q.shape[1], max(q.shape[-2], k.shape[-2]), self.kernel.features)
+        if not self._in_blocks(q, k):
+            return "all features at once: they are few, or torch.compile is at work"
+        images, heads, tokens = in_blocks.block_sizes(q.shape[0], q.shape[1], max(q.shape[-2], k.shape[-2]), self.kernel.features)
         return (
             f"blocks of {images} images, {heads} heads and {tokens} tokens, {torch.get_num_threads()} at once: "
             f"their {self.kernel.features} features stay in cache, recomputed going back"
@@ -53,7 +56,7 @@ class Linear(Mixer):
     def weights(self, q: Tensor, k: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
         with full_precision(q, k) as (q, k):
             phi_q, (phi_k, r) = self.kernel.queries(q), self._keys(k, key_mask)
-            scale = r.mT.expand(*q.shape[:-1], k.shape[-2])
+            scale = or_zero(r, phi_k).mT.expand(*q.shape[:-1], k.shape[-2])
             allowed = allowed_keys(q, k, key_mask, self.causal)
             if allowed is not None:
                 scale = scale.masked_fill(~allowed, -torch.inf)
@@ -62,18 +65,23 @@ class Linear(Mixer):
             w = (phi_q @ phi_k.mT) * torch.exp(scale - finite(scale.amax(-1, keepdim=True)))
             return (w + TINY * kept) / count / (w.sum(-1, keepdim=True) / count + TINY)
 
-    def _keys(self, k: Tensor, key_mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _in_blocks(self, q: Tensor, k: Tensor) -> bool:
+        """Whether features are worth cutting into blocks: a function of shapes."""
+        tokens = q.shape[:2].numel() * max(q.shape[-2], k.shape[-2])
+        return not (self.causal or torch.compiler.is_compiling()) and tokens * self.kernel.features > in_blocks.FEW_NUMBERS
+
+    def _keys(self, k: Tensor, key_mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
         phi_k, r = self.kernel.keys(k)
-        return phi_k, r if key_mask is None else r.masked_fill(~key_mask[:, None, :, None], -torch.inf)
+        return phi_k, r if key_mask is None else or_zero(r, phi_k).masked_fill(~key_mask[:, None, :, None], -torch.inf)
 
 
-def _causal(phi_q: Tensor, phi_k: Tensor, r: Tensor, v: Tensor) -> Tensor:
+def _causal(phi_q: Tensor, phi_k: Tensor, r: Tensor | None, v: Tensor) -> Tensor:
     """Prefix sums over blocks of C tokens, O(N (M D + C (M + D))).
 
     Everything about key j is kept relative to the running maximum of r at the query that reads it, and rescaled as the maximum
     grows: with one maximum for all keys, a late key could push every earlier one below the smallest float.
     """
-    n_queries, n_keys = phi_q.shape[-2], phi_k.shape[-2]
+    n_queries, n_keys, r = phi_q.shape[-2], phi_k.shape[-2], or_zero(r, phi_k)
     # The normaliser is one more column of v: the sum of weights comes out of the same products as their sum of values.
     v_and_one = F.pad(v, (0, 1), value=1.0)
     totals = (v_and_one * (r > -torch.inf)).cumsum(-2)

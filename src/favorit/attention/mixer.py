@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -80,8 +80,8 @@ def allowed_keys(q: Tensor, k: Tensor, key_mask: Tensor | None, causal: bool) ->
 @contextmanager
 def full_precision(*tensors: Tensor) -> Iterator[list[Tensor]]:
     """The tensors in fp32 or better, with autocast off: sums of many positive features overflow in half precision."""
-    wide = torch.promote_types(tensors[0].dtype, torch.float32)
-    with torch.autocast(tensors[0].device.type, enabled=False):
+    wide, device = torch.promote_types(tensors[0].dtype, torch.float32), tensors[0].device.type
+    with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():
         yield [tensor.to(wide) for tensor in tensors]
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
 
 from favorit.attention.blocks import over_blocks, slices
 
@@ -26,6 +27,8 @@ TINY = 1e-30
 # Features of one block, in numbers: 2 MiB of fp32, measured best on a CPU with 512 KiB of L2 for each core (LOG.md).
 BLOCK_NUMBERS = 1 << 19
 SHORTEST_BLOCK = 64
+# Up to this many features in all, cutting them into blocks costs more than it saves (LOG.md).
+FEW_NUMBERS = 1 << 20
 
 Place = tuple[slice, slice]
 
@@ -35,14 +38,16 @@ def finite(r: Tensor) -> Tensor:
     return r.clamp(min=torch.finfo(r.dtype).min)
 
 
-def plain(phi_q: Tensor, phi_k: Tensor, r: Tensor, v: Tensor) -> Tensor:
-    """The same in six lines, all features at once: what `torch.compile` is given."""
-    kept, scale = r > -torch.inf, torch.exp(r - finite(r.amax(-2, keepdim=True)))
-    count = kept.sum(-2, keepdim=True).clamp(min=1)
-    mean_v = (v * kept).sum(-2, keepdim=True) / count
-    weighted = phi_q @ (phi_k.mT @ (scale * v)) / count + TINY * mean_v
-    weight = phi_q @ (phi_k.mT @ scale) / count + TINY
-    return weighted / weight
+def plain(phi_q: Tensor, phi_k: Tensor, r: Tensor | None, v: Tensor) -> Tensor:
+    """The same in a few lines, all features at once: for features that are few, and for `torch.compile`."""
+    v_and_one = F.pad(v, (0, 1), value=1.0)
+    seen = v_and_one
+    if r is not None:
+        seen = v_and_one * (r > -torch.inf)
+        v_and_one = v_and_one * torch.exp(r - finite(r.amax(-2, keepdim=True)))
+    sums = phi_q @ (v_and_one.mT @ phi_k).mT + TINY * seen.sum(-2, keepdim=True)
+    # Where no key is seen all sums are 0: the quotient needs any denominator but 0.
+    return sums[..., :-1] / (sums[..., -1:] if r is None else sums[..., -1:].clamp(min=TINY))
 
 
 def streamed(kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
