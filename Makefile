@@ -4,7 +4,8 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test lint types unit format clean
+# `make test-system` needs a PostgreSQL server's programs (it installs the Debian package if they are absent) and several minutes.
+.PHONY: demo test test-system lint types unit format clean
 
 demo: $(INSTALLED)
 	$(BIN)/python -m favorit.demo
@@ -20,7 +21,11 @@ types: $(INSTALLED)
 
 # One thread for each of two workers: four OpenMP threads on two cores wait for each other more than they compute.
 unit: $(INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --durations=10
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --durations=10
+
+test-system: $(INSTALLED)
+	sh tests/system/install.sh
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/system --durations=10
 
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .

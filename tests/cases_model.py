@@ -43,6 +43,7 @@ _ONE_SIZE = {"another_size": "its fully connected layer is as large as one image
 
 STEMS: dict[str, tuple[Case, ...]] = {
     "patch": (Case("patch(4)"), Case("patch((2, 4))"), Case("patch(3, crop=True)")),
+    "values": (Case("values", {"another_size": "its table is as large as one image"}),),
     "conv": (
         Case("conv(channels=(4, 6))"),
         Case("conv(channels=(4, 6), pool=each, act=gelu)"),

@@ -197,7 +197,7 @@ def test_settings_are_literals_by_section():
 
 
 def test_the_models_need_no_extra_and_a_missing_one_is_named():
-    """With the packages of favorit[train] out of reach, models build and `runs` says what to install."""
+    """With the packages of favorit[train] out of reach, models build and `train` says what to install."""
     heavy = ("lightning_fabric", "sklearn", "pandas", "matplotlib", "PIL", "yaml", "safetensors", "platformdirs", "filelock")
     script = (
         "import sys\n"
@@ -207,7 +207,7 @@ def test_the_models_need_no_extra_and_a_missing_one_is_named():
         "sys.meta_path.insert(0, Absent())\n"
         "import favorit\n"
         "favorit.create_model('hybrid', layout='intertwined')\n"
-        "sys.argv = ['favorit', 'runs']\n"
+        "sys.argv = ['favorit', 'train']\n"
         "from favorit.cli import main\n"
         "main()\n"
     )

@@ -13,11 +13,11 @@ MOST_LINES = 350
 
 # Each row may import itself and the rows above it. The package's own __init__ is lazy and may name anything.
 ORDER = [
-    ["errors", "spec", "config", "seeds", "grids", "measure"],
+    ["errors", "spec", "config", "seeds", "grids", "measure", "published"],
     ["attention", "position"],
     ["model"],
     ["catalog", "data", "train", "training", "evaluate", "convert"],
-    ["study", "studies", "tune", "bench"],
+    ["study", "studies", "tune", "tuning", "bench"],
     ["report"],
     ["cli", "demo", "__main__"],
 ]

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from favorit.training import load as load
     from favorit.training import train as train
     from favorit.training.records import runs as runs
+    from favorit.tuning import tune as tune
 
 __version__ = "0.1.0"
 
@@ -40,6 +41,7 @@ _HOMES = {
     "load": "favorit.training",
     "runs": "favorit.training.records",
     "train": "favorit.training",
+    "tune": "favorit.tuning",
 }
 
 __all__ = ["__version__", *_HOMES]

@@ -28,7 +28,7 @@ def generator(seed: int, *names: str | int) -> torch.Generator:
 
 def fresh() -> int:
     """A seed drawn from torch's global generator, so that `torch.manual_seed` governs whoever gives no seed."""
-    return int(torch.randint(2**62, ()).item())
+    return int(torch.randint(2**62, (), device="cpu").item())
 
 
 @contextmanager

@@ -3,20 +3,55 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
+import time
+from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 
 import pandas
 import pytest
 import torch
 
-from favorit import FavoritError, ModelConfig, build_mixer, measure
-from favorit.bench import speed
+from favorit import FavoritError, ModelConfig, build_mixer, measure, published
+from favorit.bench import memory, models, speed
 from favorit.bench.epoch import epoch_cost
+from favorit.bench.imagenet import BATCH, EPOCH, PUBLISHED, beside_published
+from favorit.bench.spread import interleaved, spread
 from favorit.cli.main import main
 from favorit.config import RunConfig
+from favorit.model import preset
 
 SIZE = speed.Size(batch=2, heads=2, tokens=9, head_dim=4)
+TINY = ModelConfig(image_size=8, dim=8, depth=2, heads=2, mlp_dim=8)
+
+
+def cost(name: str, what: str, tokens: int = 65, mean: float = 1.0, per_token: float = 1.0, bytes_per_token: float = 1.0) -> speed.Cost:
+    return speed.Cost(name, what, tokens, mean, mean, mean, mean, 0.1 * mean, per_token, 0, bytes_per_token)
+
+
+def test_spread_of_known_values() -> None:
+    found = spread([4.0, 1.0, 3.0, 2.0, 5.0])
+    assert (found.median, found.low, found.high, found.mean) == (3.0, 2.0, 4.0, 3.0)
+    assert found.deviation == pytest.approx(math.sqrt(2.5))
+    assert spread([7.0]) == type(found)(7.0, 7.0, 7.0, 7.0, 0.0)
+
+
+def test_calls_take_turns() -> None:
+    order: list[str] = []
+
+    def slow() -> None:
+        order.append("slow")
+        time.sleep(0.01)
+
+    found = interleaved({"slow": slow, "fast": lambda: order.append("fast")}, repeats=3)
+    turns = [(name, len(list(calls))) for name, calls in groupby(order)]
+    assert [name for name, _ in turns] == ["slow", "fast"] * (len(turns) // 2)
+    assert all(count == 1 for name, count in turns if name == "slow")
+    assert min(count for name, count in turns[-6:] if name == "fast") > 100, "a clock cannot see one of them"
+    assert 10 <= found["slow"].low <= found["slow"].median <= found["slow"].high
+    assert 0 < found["fast"].median < 0.1
 
 
 def test_peak_bytes_are_those_alive_at_once() -> None:
@@ -29,18 +64,38 @@ def test_peak_bytes_are_those_alive_at_once() -> None:
         three = two + 1  # two and three: 8,000 bytes
         return three.view(10, 100)[0]
 
-    assert speed.peak_bytes(call) == 8000
+    assert memory.peak_bytes(call) == 8000
 
 
 def test_every_mixer_is_timed_both_ways_and_says_its_path() -> None:
-    costs = speed.mixer_costs(["softmax", "relu(m=8)", "uniform", "linformer(k=3)"], SIZE, repeats=2)
+    costs = speed.mixer_costs(["softmax", "relu(m=8)", "uniform", "linformer(k=3)"], [SIZE], repeats=2)
     assert [(cost.name, cost.what) for cost in costs[:2]] == [("softmax", "forward"), ("softmax", "forward+backward")]
     assert len(costs) == 8
     assert all(0 < cost.low <= cost.median <= cost.high and cost.memory > 0 for cost in costs)
+    assert all(cost.microseconds_per_token == pytest.approx(1e3 * cost.median / 18) for cost in costs)
     paths = {(cost.name, cost.what): cost.path for cost in costs}
-    assert "fused" in paths["softmax", "forward"]
+    assert all(paths.values())
     assert "explicit" in paths["softmax", "forward+backward"]
-    assert "2 images and 9 tokens" in paths["relu(m=8)", "forward"]
+
+
+def test_several_token_counts_show_how_a_token_grows() -> None:
+    sizes = [replace(SIZE, tokens=tokens) for tokens in (64, 256, 512)]
+    costs = speed.mixer_costs(["relu(m=4)", "linformer(k=4)"], sizes, repeats=1)
+    assert [cost.tokens for cost in costs if (cost.name, cost.what) == ("relu(m=4)", "forward")] == [64, 256, 512]
+    found = speed.scalings(costs)
+    assert [(one.name, one.what, one.first, one.last) for one in found[:1]] == [("relu(m=4)", "forward", 64, 512)]
+    assert len(found) == 4
+    assert all(one.memory < 1.1 for one in found), "nothing of N x N is kept"
+
+
+def test_scaling_is_of_single_tokens() -> None:
+    even = [cost("even", "forward", tokens, per_token=2.0, bytes_per_token=1 + 100 / tokens) for tokens in (200, 100, 400)]
+    square = [cost("square", "forward", tokens, per_token=tokens / 100, bytes_per_token=tokens) for tokens in (100, 400)]
+    once = [cost("once", "forward", 100)]
+    assert speed.scalings([*even, *square, *once]) == [
+        speed.Scaling("even", "forward", 100, 400, 1.0, 0.75),
+        speed.Scaling("square", "forward", 100, 400, 4.0, 4.0),
+    ]
 
 
 def test_no_speed_for_a_mixer_that_differs_from_its_weights() -> None:
@@ -56,17 +111,73 @@ def test_what_does_not_fit_is_said_before_it_is_allocated() -> None:
     free = measure.free_memory()
     assert free is not None
     with pytest.raises(FavoritError, match=r"tokens=\d+ needs .* GiB .* at most \d+ tokens fit"):
-        speed.mixer_costs(["softmax"], speed.Size(1, 1, free, 64))
+        speed.mixer_costs(["softmax"], [speed.Size(1, 1, free, 64)])
+    with pytest.raises(FavoritError, match=r"images=\d+ needs .* GiB .* at most \d+ images fit"):
+        models.model_costs({"tiny": TINY}, free)
+
+
+def test_the_largest_that_fits_is_the_largest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "free_memory", lambda: 1000 * 1000)
+    memory.check_fits("tokens", 1000, lambda n: n * n)
+    with pytest.raises(FavoritError, match="at most 1000 tokens fit"):
+        memory.check_fits("tokens", 1001, lambda n: n * n)
+    monkeypatch.setattr(measure, "free_memory", lambda: None)
+    memory.check_fits("tokens", 10**9, lambda n: n * n)
+
+
+def test_a_matrix_of_tokens_is_foreseen() -> None:
+    needed = memory.grows_with_square(10, 3 * 10 + 5 * 100, 20, 3 * 20 + 5 * 400)
+    assert needed(1000) == pytest.approx(3 * 1000 + 5 * 1000**2)
+    assert memory.grows_with_square(10, 30, 20, 60)(1000) == pytest.approx(3000)
+    assert memory.grows_with_square(1, 30, 1, 30)(10) == pytest.approx(300)
+
+
+def test_what_one_image_needs_is_foreseen_from_few_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The features that causal attention keeps count; the foreseen bytes are those that are then there."""
+    asked: list[float] = []
+    monkeypatch.setattr(speed, "check_fits", lambda what, count, needed: asked.append(needed(count)))
+    size = speed.Size(batch=2, heads=2, tokens=1024, head_dim=4)
+    for spec in ("relu(m=16, causal=True)", "softmax"):
+        speed.check_memory(spec, size)
+        inputs = speed.make_inputs(size)
+        there = 4 * inputs[0].nbytes + memory.peak_bytes(speed.attention_calls(speed.build(spec, size), inputs)[speed.TRAINING])
+        assert 0.8 * there < asked.pop() < 2 * there
 
 
 def test_models_in_all_layouts_are_nine() -> None:
-    tiny = ModelConfig(image_size=8, dim=8, depth=2, heads=2, mlp_dim=8)
-    models = speed.all_layouts({"tiny": tiny})
-    assert len(models) == 9
-    assert models["tiny intertwined favor(m=128)"].layout == "intertwined"
-    costs = speed.model_costs({"tiny": tiny}, 4, repeats=2)
-    assert [cost.what for cost in costs] == ["training step", "inference"]
+    layouts = models.all_layouts({"tiny": TINY})
+    assert len(layouts) == 9
+    assert layouts["tiny intertwined favor(m=128)"].layout == "intertwined"
+    costs = models.model_costs({"tiny": TINY}, 4, repeats=2)
+    assert [(cost.what, cost.tokens) for cost in costs] == [("training step", 5), ("inference", 5)]
     assert all(cost.gemm_share is not None and 0 < cost.gemm_share < 1 for cost in costs)
+
+
+def test_the_published_table_stands_beside_ours() -> None:
+    table = published.read(PUBLISHED["hybrid-imagenet"])
+    assert (len(table.rows), table.hardware) == (9, "NVIDIA T4")
+    layouts = models.all_layouts({"m": preset("hybrid-imagenet")})
+    mean = {name: float(10 + place) for place, name in enumerate(layouts)}
+    costs = [cost(name, what, mean=mean[name]) for name in layouts for what in (models.STEP, models.INFERENCE)]
+    rows = beside_published(table, layouts, costs, batch=16)
+    assert [(row.layout, row.performer) for row in rows[:3]] == [
+        ("all_standard", None),
+        ("performer_first", "relu(m=128)"),
+        ("performer_first", "favor(m=128)"),
+    ]
+    first, last = rows[0], rows[-1]
+    assert (first.published.epoch, first.published.batch, first.published_ratio.epoch) == (136.3, 302.16, 1.0)
+    assert first.ours.epoch == pytest.approx(10 / 1e3 * EPOCH / 16)
+    assert first.ours.batch == pytest.approx(10 * BATCH / 16)
+    assert first.ours.deviation == pytest.approx(0.1 * 10 * BATCH / 16)
+    assert (last.layout, last.performer) == ("all_performer", "favor(m=128)")
+    assert last.ours_ratio.epoch == pytest.approx(mean["m all_performer favor(m=128)"] / 10)
+    assert last.published_ratio.batch == pytest.approx(242.5 / 302.16)
+
+
+def test_an_unknown_published_table_names_those_there_are() -> None:
+    with pytest.raises(FavoritError, match="did you mean 'synthetic_imagenet'"):
+        published.read("synthetic_imagnet")
 
 
 def test_an_epoch_is_trained_whole_and_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,13 +203,27 @@ def test_the_command_prints_a_table_json_and_csv(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "speed.csv"
-    sizes = ("--batch", "2", "--tokens", "9", "--repeats", "2")
+    sizes = ("--batch", "2", "--tokens", "9", "--tokens", "5", "--repeats", "2")
     assert not run(monkeypatch, "speed", "--mixer", "softmax", "--mixer", "relu", *sizes, "--explain", "--json", "--out", str(out))
     printed = capsys.readouterr()
-    assert len(json.loads(printed.out.splitlines()[-1])["costs"]) == 4
+    assert len(json.loads(printed.out.splitlines()[-1])["costs"]) == 8
     assert "1.00x" in printed.err
-    assert "softmax, forward: torch's fused kernel" in printed.err
-    assert pandas.read_csv(out)["name"].tolist() == ["softmax", "softmax", "relu", "relu"]
+    assert "relu, forward, 5 to 9 tokens: time per token within" in printed.err
+    assert "softmax, forward, 9 tokens: torch's fused kernel" in printed.err
+    found = pandas.read_csv(out)
+    assert found["name"].tolist() == ["softmax", "softmax", "relu", "relu"] * 2
+    assert found["tokens"].tolist() == [5] * 4 + [9] * 4
+
+
+def test_the_command_prints_the_published_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """With a model of the same name and layouts, but small."""
+    monkeypatch.setitem(PUBLISHED, "hybrid", "synthetic_imagenet")
+    assert not run(monkeypatch, "speed", "--preset", "hybrid", "--layouts", "all", "--batch", "1", "--repeats", "1", "--json")
+    printed = capsys.readouterr()
+    assert len(json.loads(printed.out.splitlines()[-1])["beside_published"]["hybrid"]) == 9
+    assert "NVIDIA T4" in printed.err
+    assert "published: other hardware; softmax is the naive form" in printed.err
+    assert "136.3" in printed.err
 
 
 @pytest.mark.parametrize("arguments", [("--mixer", "sofmax"), ("--layouts", "some"), ("--preset", "hybird")])

@@ -1,4 +1,4 @@
-"""How fast mixers and models are here: forward, forward and backward, memory, and the share of the machine's matrix-product limit.
+"""How fast mixers are here: forward, forward and backward, memory, time per token.
 
 Calls are timed in turn, so that whatever slows the machine slows them alike; `--explain` says which path each mixer took.
 Shapes: B batch, H heads, N tokens, D head width.
@@ -6,7 +6,7 @@ Shapes: B batch, H heads, N tokens, D head width.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -14,16 +14,19 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from favorit import measure
 from favorit.attention import Mixer, build_mixer
-from favorit.config import ModelConfig
+from favorit.bench.memory import check_fits, grows_with_square, peak_bytes
+from favorit.bench.spread import Spread, interleaved
 from favorit.errors import FavoritError
-from favorit.model import LAYOUTS, create_model
 from favorit.training.folder import write_atomically
-from favorit.training.optim import adamw
+
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+Key = tuple[str, str, int]
+
+FORWARD, TRAINING = "forward", "forward+backward"
+# Token counts at which one image shows how memory grows: above every path of its own for short sequences, and small.
+PROBES = (128, 256)
 
 
 @dataclass(frozen=True)
@@ -38,52 +41,116 @@ class Size:
 
 @dataclass(frozen=True)
 class Cost:
-    """Milliseconds (median and quartiles), the most bytes of tensors alive at once, and the share of the matrix-product limit."""
+    """Milliseconds (median, quartiles, mean, deviation), microseconds and bytes of each token, the most bytes of tensors alive at
+    once, and the share of the matrix-product limit."""
 
     name: str
     what: str
+    tokens: int
     median: float
     low: float
     high: float
+    mean: float
+    deviation: float
+    microseconds_per_token: float
     memory: int
+    bytes_per_token: float
     gemm_share: float | None = None
     path: str = ""
 
 
-def mixer_costs(specs: Iterable[str], size: Size, *, repeats: int = 11) -> list[Cost]:
+@dataclass(frozen=True)
+class Scaling:
+    """From the first token count to the last: the largest over the smallest time of a token, and its largest memory over the first's.
+
+    Memory that grows faster than tokens, as N x N does, is above 1; a part that does not grow at all makes it fall.
+    """
+
+    name: str
+    what: str
+    first: int
+    last: int
+    time: float
+    memory: float
+
+
+def mixer_costs(specs: Iterable[str], sizes: Sequence[Size], *, repeats: int = 11) -> list[Cost]:
     """Forward and forward+backward of mixers, each first checked against its explicit weights; a wrong one is not timed."""
-    calls: dict[tuple[str, str], Callable[[], Any]] = {}
-    paths: dict[tuple[str, str], str] = {}
-    _check_memory(size)
+    calls: dict[Key, Callable[[], Any]] = {}
+    paths: dict[Key, str] = {}
+    specs = list(specs)
+    for size in sizes:
+        for spec in specs:
+            check_memory(spec, size)
+    for size in sizes:
+        inputs = make_inputs(size)
+        for spec in specs:
+            mixer = build(spec, size)
+            check(spec, mixer, *inputs[:3])
+            for what, call in attention_calls(mixer, inputs).items():
+                calls[spec, what, size.tokens] = call
+            paths[spec, TRAINING, size.tokens] = mixer.explain(*inputs[:3])
+            with torch.no_grad():
+                paths[spec, FORWARD, size.tokens] = mixer.explain(*inputs[:3])
+    batches = {size.tokens: size.batch for size in sizes}
+    times = interleaved(calls, repeats)
+    return [replace(cost(key, times[key], call, batches[key[2]]), path=paths[key]) for key, call in calls.items()]
+
+
+def cost(key: Key, times: Spread, call: Callable[[], Any], batch: int, gemm_share: float | None = None) -> Cost:
+    """What was measured of one call, and what that is for each token of the batch."""
+    memory, tokens = peak_bytes(call), batch * key[2]
+    figures = (times.median, times.low, times.high, times.mean, times.deviation)
+    return Cost(*key, *figures, 1e3 * times.median / tokens, memory, memory / tokens, gemm_share)
+
+
+def scalings(costs: Iterable[Cost]) -> list[Scaling]:
+    """How evenly time and memory grow with tokens, for every name that was measured at several counts."""
+    groups: dict[tuple[str, str], list[Cost]] = {}
+    for one in costs:
+        groups.setdefault((one.name, one.what), []).append(one)
+    found = []
+    for (name, what), group in groups.items():
+        group.sort(key=lambda one: one.tokens)
+        times, memory = [one.microseconds_per_token for one in group], [one.bytes_per_token for one in group]
+        if len(group) > 1:
+            found.append(Scaling(name, what, group[0].tokens, group[-1].tokens, max(times) / min(times), max(memory[1:]) / memory[0]))
+    return found
+
+
+def build(spec: str, size: Size) -> Mixer:
+    """The mixer of a spec for this size."""
+    return build_mixer(spec, heads=size.heads, head_dim=size.head_dim, tokens=size.tokens, seed=0)
+
+
+def make_inputs(size: Size, device: str = "cpu") -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """q, k, v and a gradient of the output (B,H,N,D), in the layout of a packed projection: views of (B,N,H,D)."""
     shape = (size.batch, size.tokens, size.heads, size.head_dim)
-    q, k, v = (torch.randn(shape).transpose(1, 2).requires_grad_() for _ in range(3))
-    grad = torch.randn(shape).transpose(1, 2)
-    for spec in specs:
-        mixer = build_mixer(spec, heads=size.heads, head_dim=size.head_dim, tokens=size.tokens, seed=0)
-        check(spec, mixer, q[:1], k[:1], v[:1])
-        calls[spec, "forward"] = partial(_forward, mixer, q, k, v)
-        calls[spec, "forward+backward"] = partial(_both, mixer, q, k, v, grad)
-        paths[spec, "forward+backward"] = mixer.explain(q, k, v)
-        with torch.no_grad():
-            paths[spec, "forward"] = mixer.explain(q, k, v)
-    return [replace(cost, path=paths[cost.name, cost.what]) for cost in _costs(calls, repeats)]
+    q, k, v = (torch.randn(shape, device=device).transpose(1, 2).requires_grad_() for _ in range(3))
+    return q, k, v, torch.randn(shape, device=device).transpose(1, 2)
 
 
-def _check_memory(size: Size) -> None:
-    """An error before anything is allocated: q, k, v, the output and their gradients must fit in what is free."""
-    of_one_token = 8 * 4 * size.batch * size.heads * size.head_dim
-    free = measure.free_memory()
-    if free is not None and of_one_token * size.tokens > free:
-        raise FavoritError(
-            f"tokens={size.tokens} needs {of_one_token * size.tokens / 2**30:.1f} GiB and {free / 2**30:.1f} are free: "
-            f"at this batch, heads and head width at most {free // of_one_token} tokens fit"
-        )
+def attention_calls(attend: Attend, inputs: tuple[Tensor, Tensor, Tensor, Tensor]) -> dict[str, Callable[[], Any]]:
+    """What is timed of one attention: forward without gradients, and forward with backward."""
+    return {FORWARD: partial(forward, attend, *inputs[:3]), TRAINING: partial(_both, attend, *inputs)}
+
+
+def check_memory(spec: str, size: Size) -> None:
+    """An error before anything large is allocated, from what one image of few tokens needs."""
+    probes = PROBES if size.tokens > PROBES[-1] else (-(-size.tokens // 2), size.tokens)
+
+    def of_one_image(tokens: int) -> int:
+        small = replace(size, batch=1, tokens=tokens)
+        inputs = make_inputs(small)
+        return 4 * inputs[0].nbytes + peak_bytes(attention_calls(build(spec, small), inputs)[TRAINING])
+
+    one_image = grows_with_square(probes[0], of_one_image(probes[0]), probes[1], of_one_image(probes[1]))
+    check_fits("tokens", size.tokens, lambda tokens: size.batch * one_image(tokens))
 
 
 def check(spec: str, mixer: Mixer, q: Tensor, k: Tensor, v: Tensor, most_tokens: int = 512) -> None:
-    """weights @ v == forward on (at most `most_tokens` of) these tokens, unless the mixer is built for their number alone."""
-    if q.shape[-2] > most_tokens:
-        q, k, v = (x[..., :most_tokens, :] for x in (q, k, v))
+    """weights @ v == forward on one image (of at most `most_tokens` tokens), unless the mixer is built for their number alone."""
+    q, k, v = (x[:1, :, :most_tokens] for x in (q, k, v))
     with torch.no_grad():
         try:
             error = (mixer(q, k, v) - mixer.weights(q, k) @ v).abs().max().item()
@@ -93,99 +160,26 @@ def check(spec: str, mixer: Mixer, q: Tensor, k: Tensor, v: Tensor, most_tokens:
         raise FavoritError(f"{spec} differs from its explicit weights by {error:.1e}: no speed is reported for it")
 
 
-def model_costs(models: dict[str, ModelConfig], batch: int, *, repeats: int = 7) -> list[Cost]:
-    """A whole training step (loss, backward, AdamW) and inference of models."""
-    calls: dict[tuple[str, str], Callable[[], Any]] = {}
-    flops: dict[tuple[str, str], int] = {}
-    for name, config in models.items():
-        model = create_model(config, seed=0)
-        images = torch.randn(batch, config.channels, *config.image_size)
-        labels = torch.randint(config.classes, (batch,))
-        (optimizer,) = adamw(model, lr=1e-6, weight_decay=0.0)
-        calls[name, "training step"] = partial(_step, model, optimizer, images, labels)
-        calls[name, "inference"] = partial(_forward, model, images)
-        once = batch * measure.flops(model, images[:1])[""]
-        flops[name, "training step"], flops[name, "inference"] = 3 * once, once
-    return _costs(calls, repeats, flops)
-
-
-def all_layouts(models: dict[str, ModelConfig]) -> dict[str, ModelConfig]:
-    """Each model with softmax everywhere, then in the four layouts that have Performers, with relu and with favor."""
-    found = {}
-    for name, config in models.items():
-        found[f"{name} all_standard"] = config.replace(layout="all_standard")
-        for layout in (layout for layout in LAYOUTS if layout != "all_standard"):
-            for kernel in ("relu(m=128)", "favor(m=128)"):
-                found[f"{name} {layout} {kernel}"] = config.replace(layout=layout, performer=kernel)
-    return found
-
-
-def write_csv(costs: list[Cost], path: Path) -> None:
-    """The costs as a table, one row each."""
+def write_csv(rows: Sequence[Any], path: Path) -> None:
+    """Dataclasses of one kind as a table, one row each."""
     import pandas
 
-    write_atomically(path, lambda temporary: pandas.DataFrame(costs).to_csv(temporary, index=False))
+    write_atomically(path, lambda temporary: pandas.DataFrame(rows).to_csv(temporary, index=False))
 
 
-def _costs(calls: dict[tuple[str, str], Callable[[], Any]], repeats: int, flops: dict[tuple[str, str], int] | None = None) -> list[Cost]:
-    limit = measure.gemm_limit() if flops else 1.0
-    times = measure.time_interleaved({"\n".join(key): call for key, call in calls.items()}, repeats)
-    found = []
-    for key, call in calls.items():
-        timing = times["\n".join(key)]
-        share = flops[key] / timing.median / limit if flops else None
-        milliseconds = (1e3 * timing.median, 1e3 * timing.low, 1e3 * timing.high)
-        found.append(Cost(*key, *milliseconds, peak_bytes(call), share))
-    return found
-
-
-def _forward(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+def forward(function: Callable[..., Tensor], *inputs: Tensor) -> None:
+    """One call without gradients."""
     with torch.no_grad():
-        return function(*inputs)
+        function(*inputs)
+    wait(inputs[0])
 
 
-def _both(mixer: Mixer, q: Tensor, k: Tensor, v: Tensor, grad: Tensor) -> None:
-    torch.autograd.grad(mixer(q, k, v), (q, k, v), grad, allow_unused=True)
+def _both(attend: Attend, q: Tensor, k: Tensor, v: Tensor, grad: Tensor) -> None:
+    torch.autograd.grad(attend(q, k, v), (q, k, v), grad, allow_unused=True)
+    wait(q)
 
 
-def _step(model: torch.nn.Module, optimizer: torch.optim.Optimizer, images: Tensor, labels: Tensor) -> None:
-    optimizer.zero_grad()
-    F.cross_entropy(model(images), labels).backward()
-    optimizer.step()
-
-
-def peak_bytes(call: Callable[[], Any]) -> int:
-    """The most bytes of tensor storage that a call has alive at once beyond what was there before."""
-    with _Storage() as storage:
-        call()
-    return storage.peak
-
-
-class _Storage(TorchDispatchMode):
-    """Counts storages as operations return them, and forgets them as they die."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.alive: dict[int, int] = {}
-        self.total = self.peak = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        import weakref
-
-        given = {t.untyped_storage()._cdata for t in _tensors((args, kwargs))}
-        out = func(*args, **(kwargs or {}))
-        for tensor in _tensors(out):
-            storage = tensor.untyped_storage()
-            if storage._cdata not in given and storage._cdata not in self.alive:
-                self.alive[storage._cdata] = storage.nbytes()
-                self.total += storage.nbytes()
-                self.peak = max(self.peak, self.total)
-                weakref.finalize(storage, self._forget, storage._cdata)
-        return out
-
-    def _forget(self, key: int) -> None:
-        self.total -= self.alive.pop(key, 0)
-
-
-def _tensors(value: Any) -> list[Tensor]:
-    return [leaf for leaf in torch.utils._pytree.tree_leaves(value) if isinstance(leaf, Tensor)]
+def wait(x: Tensor) -> None:
+    """Returns when the device of x has done all that it was asked to; a CPU always has."""
+    if x.device.type != "cpu":
+        torch.accelerator.synchronize()

@@ -10,7 +10,7 @@ import typer
 from typer.exceptions import TyperException
 
 from favorit import __version__
-from favorit.cli import bench, components, data, evaluate, predict, runs, show, train
+from favorit.cli import bench, compare, components, data, doctor, evaluate, predict, runs, show, study, train, tune
 from favorit.errors import FavoritError
 
 app = typer.Typer(
@@ -27,6 +27,10 @@ app.command("train")(train.train)
 app.command("evaluate")(evaluate.evaluate)
 app.command("predict")(predict.predict)
 app.command("runs")(runs.runs)
+app.command("compare")(compare.compare)
+app.command("tune")(tune.tune)
+app.command("doctor")(doctor.doctor)
+app.add_typer(study.app, name="study")
 app.add_typer(data.app, name="data")
 app.add_typer(bench.app, name="bench")
 
@@ -46,7 +50,7 @@ def _root(
 
 def main() -> None:
     """The entry point of the command."""
-    # Read when torch loads OpenMP. Its threads would spin for milliseconds after each operation, on the cores that blocks of attention need.
+    # Read when torch loads OpenMP, whose threads would spin for milliseconds after each operation on the cores that blocks need.
     os.environ.setdefault("GOMP_SPINCOUNT", "20000")
     try:
         status = app(standalone_mode=False)
@@ -60,7 +64,7 @@ def main() -> None:
         message = (error.format_message() if hasattr(error, "format_message") else str(error)).strip()
         _end(message if "\n" in message else f"favorit: {message} (favorit --help names what there is)", 2)
     except ModuleNotFoundError as error:
-        _end(f"favorit: this command needs the package {error.name}: pip install 'favorit[train]'", 2)
+        _end(f"favorit: this command needs the package {error.name}: pip install 'favorit[train]' (favorit[tune] for tuning)", 2)
     except (KeyboardInterrupt, typer.Abort):
         _end("favorit: interrupted; what was complete is kept, and the same command goes on from there", 130)
     except BrokenPipeError:  # the reader of a pipe, such as `head`, has seen enough

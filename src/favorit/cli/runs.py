@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-COLUMNS = {
-    "id": "run",
-    "status": "status",
-    "data.name": "data",
-    "layers": "layers",
-    "model.position": "position",
-    "seed": "seed",
-    "epochs": "epochs",
-    "test.accuracy": "test",
-    "train_seconds_per_epoch": "s/epoch",
-    "parameters": "parameters",
+# What is shown of a run: its column, the title, and how a value is written.
+COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
+    "id": ("run", str),
+    "status": ("status", str),
+    "data.name": ("data", str),
+    "layers": ("layers", str),
+    "model.position": ("position", str),
+    "seed": ("seed", "{:,}".format),
+    "epochs": ("epochs", "{:,}".format),
+    "test.accuracy": ("test", "{:.2%}".format),
+    "train_seconds_per_epoch": ("s/epoch", "{:.1f}".format),
+    "parameters": ("parameters", "{:,}".format),
 }
-NUMBERS = ("seed", "epochs", "test.accuracy", "train_seconds_per_epoch", "parameters")
 
 
 def runs(
@@ -30,28 +32,21 @@ def runs(
 
     Examples: [bold]favorit runs[/bold], [bold]favorit runs elsewhere --json[/bold]
     """
-    from favorit.cli.console import open_console, open_table
-    from favorit.training.records import runs as read
+    from favorit.cli.columns import write_columns
+    from favorit.training.records import rows
 
-    found = read(folder)
+    found = rows(folder)
     if as_json:
-        typer.echo(found.to_json(orient="records", lines=True).rstrip("\n"))
+        every = dict.fromkeys(column for row in found for column in row)
+        typer.echo("\n".join(json.dumps({column: row.get(column) for column in every}) for row in found))
         return
-    if found.empty:
+    if not found:
         typer.echo(f"no runs in {folder}: 'favorit train --out {folder}' makes one")
         return
-    shown = {column: title for column, title in COLUMNS.items() if column in found}
-    table = open_table(**{title: "right" if column in NUMBERS else "left" for column, title in shown.items()})
-    for row in found[list(shown)].itertuples(index=False):
-        table.add_row(*(_written(column, value) for column, value in zip(shown, row, strict=True)))
-    open_console().print(table, markup=False)
+    titles = [title for title, _ in COLUMNS.values()]
+    right = [title for title, written in COLUMNS.values() if written is not str]
+    write_columns(titles, (_written(row) for row in found), right=right)
 
 
-def _written(column: str, value: Any) -> str:
-    if value is None or value != value:
-        return ""
-    if column.endswith("accuracy"):
-        return f"{value:.2%}"
-    if column.endswith("seconds_per_epoch"):
-        return f"{value:.1f}"
-    return f"{int(value):,}" if column in ("parameters", "epochs", "seed") else str(value)
+def _written(row: dict[str, Any]) -> list[str]:
+    return ["" if (value := row.get(column)) is None else write(value) for column, (_, write) in COLUMNS.items()]

@@ -86,6 +86,15 @@ def load_dataset(text: str, data_dir: DataDir = None) -> DataSet:
     return DATASETS.build(text, data_dir=data_dir)
 
 
+def describe_dataset(name: str) -> DataSet:
+    """What is known of a published data set before its files are there: everything but images and digest."""
+    card = CARDS[name]
+    height, width, channels = (int(part) for part in card.shape.split("x"))
+    none = Images(torch.empty((0, channels, height, width), dtype=torch.uint8), torch.empty(0, dtype=torch.int64))
+    mean, std = card.mean or (0.5,) * channels, card.std or (0.5,) * channels
+    return DataSet(name, card.classes, none, none, mean, std, card.licence, card.citation, digest="")
+
+
 def _with_card(name: str, train: Images, test: Images) -> DataSet:
     card = CARDS[name]
     return make_dataset(name, card.classes, train, test, licence=card.licence, citation=card.citation, mean=card.mean, std=card.std)

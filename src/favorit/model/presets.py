@@ -64,6 +64,9 @@ PRESETS: dict[str, dict[str, Any]] = {
     **_backbone("exp(m=128, eps=1e-6, scale=sqrt)", "relu", dropout=0.1, norm="double_inner", dim=576, depth=3, heads=16),
     **_backbone("mixture", "relu", dropout=0.1, dim=768, depth=5, heads=16),
     **_backbone("learned(m=512)", "relu", dropout=0.5, dim=768, depth=5, heads=16),
+    # Tokens at pixel level: 1024 pixels, or 3072 channel values that share the positions of their pixels. The sizes are ours.
+    "pixels": dict(stem="patch(1)", head="mean", layout="all_performer", performer="relu(m=64)"),
+    "channel-values": dict(stem="values", position="none", head="mean", layout="all_performer", performer="relu(m=64)"),
     # Section 3. The layout and `performer` are what its study varies.
     "hybrid": dict(),
     "hybrid-mnist": dict(**MNIST),

@@ -9,6 +9,7 @@ import math
 from abc import ABC, abstractmethod
 from typing import Annotated
 
+import torch
 from pydantic import BeforeValidator, Field
 from torch import Tensor, nn
 
@@ -61,6 +62,29 @@ class Patch(Stem):
 
     def embed(self, images: Tensor) -> Tensor:
         return self.projection(images).flatten(2).mT
+
+
+@STEMS.register("values")
+class Values(Stem):
+    """A token for each channel value: w_k x + b_k + table[row, column], so that the channels of a pixel share its position.
+
+    The table is the position: build the model with position=none. The grid is (K rows, columns), the channels one below the other.
+    """
+
+    def __init__(self, image_channels: int, dim: int, image_size: Grid) -> None:
+        super().__init__()
+        self.channels, self.image_size = image_channels, image_size
+        self.weight, self.bias = nn.Parameter(torch.randn(image_channels, 1, dim)), nn.Parameter(torch.zeros(image_channels, 1, dim))
+        self.table = nn.Parameter(torch.empty(math.prod(image_size), dim))
+        nn.init.trunc_normal_(self.table, std=0.02)
+
+    def grid(self, image_size: Grid) -> Grid:
+        if image_size != self.image_size:
+            raise FavoritError(f"stem: values was built for images of {self.image_size}, not {image_size}: build the model for that size")
+        return self.channels * image_size[0], image_size[1]
+
+    def embed(self, images: Tensor) -> Tensor:
+        return (images.flatten(2)[..., None] * self.weight + self.bias + self.table).flatten(1, 2)
 
 
 @STEMS.register("conv")

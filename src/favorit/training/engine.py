@@ -68,9 +68,18 @@ class Training:
     """Everything that one run holds in memory. `events` is the loop."""
 
     def __init__(
-        self, config: RunConfig, data: DataSet, model: ViT, fabric: Fabric, folder: RunFolder, *, compiled: bool, every: float
+        self,
+        config: RunConfig,
+        data: DataSet,
+        model: ViT,
+        fabric: Fabric,
+        folder: RunFolder,
+        *,
+        compiled: bool,
+        every: float,
+        workers: int = 1,
     ) -> None:
-        self.config, self.fabric, self.folder, self.model, self.every = config, fabric, folder, model, every
+        self.config, self.fabric, self.folder, self.model, self.every, self.workers = config, fabric, folder, model, every, workers
         options = config.train
         parts = load_parts(config, data, fabric.global_rank, fabric.world_size)
         self.loader, self.validation, self.test = parts.training, parts.validation, parts.test
@@ -265,7 +274,12 @@ class Training:
             "flops": measure.flops(self.chosen.eval(), image)[""],
             "paths": self.model.paths(self.config.train.batch_size),
             "flags": [flag for flag, holds in self._flags().items() if holds],
-            "environment": {**measure.fingerprint(), "device": str(self.fabric.device), "processes": self.fabric.world_size},
+            "environment": {
+                **measure.fingerprint(),
+                "device": str(self.fabric.device),
+                "processes": self.fabric.world_size,
+                "workers": self.workers,
+            },
         }
         self.folder.write_result(result)
         self.folder.remove_checkpoints()

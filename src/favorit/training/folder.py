@@ -3,7 +3,7 @@
 config.json            first          checkpoint-<step>/     renamed into place whole
 lock                   flock          best.safetensors       weights that validation chose (best-ema.safetensors beside it)
 epochs.jsonl           append-only    predictions.npz        test logits and labels
-                                      result.json            last
+error.txt              why it broke   result.json            last
 """
 
 from __future__ import annotations
@@ -18,16 +18,26 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from pydantic_core import from_json
+
 from favorit.errors import FavoritError
 
 SCHEMA = 1
+
+
+class HeldError(FavoritError):
+    """Another process trains the run."""
 
 
 class RunFolder:
     """The run in `path`."""
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+        self.path = path if isinstance(path, Path) else Path(path)
+
+    def _file(self, name: str) -> str:
+        """Where a file is, as text: joining paths is a fifth of what listing thousands of runs takes."""
+        return f"{self.path}{os.sep}{name}"
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -35,35 +45,73 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         with open(self.path / "lock", "a+") as file:
             if not _take(file):
-                raise FavoritError(
+                raise HeldError(
                     f"{self.path} is being trained by another process: wait for it, or stop it; `favorit runs` shows what is there"
                 )
             yield
+
+    def held(self) -> bool:
+        """Whether some process trains the run now."""
+        try:
+            with open(self._file("lock")) as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True
+        return False
 
     def write_config(self, meaning: dict[str, Any]) -> None:
         write_json(self.path / "config.json", {"schema": SCHEMA, **meaning})
 
     def config(self) -> dict[str, Any]:
         """What the run was started with."""
-        return read_json(self.path / "config.json", config=dict, data=dict)
+        try:
+            return read_json(self._file("config.json"), config=dict, data=dict)
+        except (FileNotFoundError, NotADirectoryError):
+            raise FavoritError(f"{self.path} is not a run: it has no config.json; `favorit runs` lists runs") from None
 
     def result(self) -> dict[str, Any] | None:
         """What the run ended with; None while it has not."""
-        path = self.path / "result.json"
-        return read_json(path, status=str) if path.exists() else None
+        try:
+            return read_json(self._file("result.json"), status=str)
+        except FileNotFoundError:
+            return None
 
     def write_result(self, result: dict[str, Any]) -> None:
         write_json(self.path / "result.json", {"schema": SCHEMA, **result})
+
+    def error(self) -> str | None:
+        """What ended the last attempt, where that was no loss of its own: trained again, the run may well complete."""
+        path = self.path / "error.txt"
+        return path.read_text(errors="replace").strip() if path.exists() else None
+
+    def write_error(self, message: str) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.path / "error.txt", lambda path: path.write_text(message + "\n"))
 
     def epochs(self) -> list[dict[str, Any]]:
         """The records of the epochs; a last line cut short by a kill does not count."""
         path = self.path / "epochs.jsonl"
         if not path.exists():
             return []
+        whole, _, _ = path.read_bytes().rpartition(b"\n")
         try:
-            return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            return from_json(b"[" + b",".join(whole.splitlines()) + b"]")
+        except ValueError as error:
             raise _damaged(path, error) from None
+
+    def check_epochs(self) -> None:
+        """An error if the records are damaged, by the look of their end alone: a finished run has the number in its result."""
+        path = self._file("epochs.jsonl")
+        try:
+            with open(path, "rb", buffering=0) as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - 2))
+                end = file.read()
+        except FileNotFoundError:
+            return
+        if end not in (b"", b"}\n"):
+            raise _damaged(path, f"it ends with {end!r}")
 
     def append_epoch(self, record: dict[str, Any]) -> None:
         with open(self.path / "epochs.jsonl", "a") as file:
@@ -100,9 +148,10 @@ class RunFolder:
         return None
 
     def remove_checkpoints(self) -> None:
-        """A complete run needs none, nor what killed processes left half written."""
+        """A complete run needs none, nor what killed processes left half written, nor an error that was mended."""
         for path in (*self.checkpoints(), *self.path.glob("writing-*")):
             shutil.rmtree(path)
+        (self.path / "error.txt").unlink(missing_ok=True)
         for path in self.path.glob(".*"):
             if path.suffix.removeprefix(".").isdigit():
                 path.unlink()
@@ -124,13 +173,12 @@ def write_json(path: Path, value: Any) -> None:
     write_atomically(path, lambda temporary: temporary.write_text(text + "\n"))
 
 
-def read_json(path: Path, **parts: type) -> dict[str, Any]:
-    """The object in a file of a run with its `parts`; an error that says which file is missing or damaged, and what to do."""
+def read_json(path: str, **parts: type) -> dict[str, Any]:
+    """The object in a file of a run with its `parts`; an error that says which file is damaged, and what to do."""
     try:
-        value = json.loads(path.read_text())
-    except (FileNotFoundError, NotADirectoryError):
-        raise FavoritError(f"{path.parent} is not a run: it has no {path.name}; `favorit runs` lists runs") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        with open(path, "rb", buffering=0) as file:
+            value = from_json(file.read())  # twice as fast as json on the small files of thousands of runs
+    except ValueError as error:
         raise _damaged(path, error) from None
     if not isinstance(value, dict) or not isinstance(value.get("schema"), int):
         raise _damaged(path, "no object with a schema")
@@ -142,8 +190,8 @@ def read_json(path: Path, **parts: type) -> dict[str, Any]:
     return value
 
 
-def _damaged(path: Path, reason: object) -> FavoritError:
-    return FavoritError(f"{path} is damaged ({reason}): restore it, or delete {path.parent} and train again")
+def _damaged(path: str | Path, reason: object) -> FavoritError:
+    return FavoritError(f"{path} is damaged ({reason}): restore it, or delete {os.path.dirname(path)} and train again")
 
 
 def _sync(path: Path) -> None:

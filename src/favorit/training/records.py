@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,8 @@ from favorit.training.folder import RunFolder
 if TYPE_CHECKING:
     import pandas
 
+SECTIONS = ("model", "data", "train")
+
 
 def runs(folder: str | Path = "runs") -> pandas.DataFrame:
     """One row for each run: identifier, status, every field of its configuration, and the numbers of its result.
@@ -20,45 +22,44 @@ def runs(folder: str | Path = "runs") -> pandas.DataFrame:
     """
     import pandas
 
-    rows = [_row(path.parent) for path in sorted(Path(folder).glob("*/config.json"))]
-    return pandas.DataFrame(rows)
+    return pandas.DataFrame(rows(folder))
+
+
+def rows(folder: str | Path) -> list[dict[str, Any]]:
+    """The same as dictionaries, which need no pandas."""
+    names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+    return [_row(Path(folder, name)) for name in names if os.path.exists(f"{folder}{os.sep}{name}{os.sep}config.json")]
+
+
+def status(run: RunFolder, result: dict[str, Any] | None) -> str:
+    """What state a run is in, given what its result.json holds."""
+    if result is not None and result["status"] != "pruned":
+        return str(result["status"])
+    if run.held():
+        return "training"
+    return "stopped" if result is None else "pruned"
 
 
 def _row(path: Path) -> dict[str, Any]:
     run = RunFolder(path)
     try:
-        saved, result, epochs = run.config(), run.result(), run.epochs()
+        saved, result = run.config(), run.result()
         config = saved["config"]
-        if missing := [section for section in ("model", "data", "train") if not isinstance(config.get(section), dict)]:
+        if missing := [section for section in SECTIONS if not isinstance(config.get(section), dict)]:
             raise FavoritError(f"{path / 'config.json'} is damaged (no {', '.join(missing)})")
+        if result is not None:
+            run.check_epochs()
+        epochs = [] if result is not None else run.epochs()
     except FavoritError as error:
         return {"id": path.name, "status": "damaged", "error": str(error)}
-    fields = {f"{section}.{key}": value for section in ("model", "data", "train") for key, value in config[section].items()}
-    found: dict[str, Any] = {
-        "id": path.name,
-        "status": _status(path, result),
-        "seed": config.get("seed"),
-        "layers": saved.get("layers"),
-        **fields,
-    }
+    found: dict[str, Any] = {"id": path.name, "status": status(run, result), "seed": config.get("seed"), "layers": saved.get("layers")}
+    for section in SECTIONS:
+        for key, value in config[section].items():
+            found[f"{section}.{key}"] = value
     if result is None:
-        return {**found, "epochs": len(epochs)}
+        return {**found, "epochs": len(epochs), "error": run.error()}
     numbers = {key: value for key, value in result.items() if isinstance(value, int | float) and key != "schema"}
     tested = {f"test.{key}": value for key, value in result.get("test", {}).items() if isinstance(value, float)}
     validated = {f"validation.{key}": value for key, value in (result.get("validation") or {}).items()}
     flags = " ".join(result.get("flags", []))
     return {**found, **numbers, **tested, **validated, "flags": flags, "error": result.get("error")}
-
-
-def _status(path: Path, result: dict[str, Any] | None) -> str:
-    if result is not None and result["status"] != "pruned":
-        return str(result["status"])
-    idle = "stopped" if result is None else "pruned"
-    try:
-        with open(path / "lock") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return idle
-    except OSError:
-        return "training"
-    return idle

@@ -105,15 +105,18 @@ def train(
     devices: int = 1,
     compiled: bool = False,
     checkpoint_seconds: float = 60.0,
+    workers: int = 1,
+    read: Callable[[str, str | Path | None], DataSet] = load_dataset,
     listen: Callable[[Event, RunConfig], bool | None] | None = None,
 ) -> Run:
     """Trains a configuration, or what is left of it, into `out`/<id>; a finished run is returned as it is.
 
-    `listen` hears every event on the first process; if what it returns after an Epoch is true, the run is pruned: it stops there untested,
-    and goes on from there when it is trained again.
+    `workers` says how many runs share the machine; the result records it beside the times. `read` is for whoever trains many runs and keeps
+    their data. `listen` hears every event on the first process; if what it returns after an Epoch is true, the run is pruned: it stops
+    there untested, and goes on from there when it is trained again.
     """
     config = RunConfig(**config) if isinstance(config, dict) else config
-    data = load_dataset(config.data.name, data_dir)
+    data = read(config.data.name, data_dir)
     config = resolve(config, data)
     identifier = run_id(config, data.digest)
     folder = RunFolder(Path(out) / identifier)
@@ -126,7 +129,7 @@ def train(
         if _ended(finished := fabric.broadcast(folder.result() if fabric.is_global_zero else None)):
             return _finished(folder, finished)
         # Whatever is wrong with the configuration shows here, before there is a run to list.
-        training = Training(config, data, model, fabric, folder, compiled=compiled, every=checkpoint_seconds)
+        training = Training(config, data, model, fabric, folder, compiled=compiled, every=checkpoint_seconds, workers=workers)
         if fabric.is_global_zero:
             shown = shorten(layers(config.model.layout, config.model.performer, config.model.depth))
             folder.write_config({"id": identifier, "layers": shown, "config": config.model_dump(mode="json"), "data": _card(data)})

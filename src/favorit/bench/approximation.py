@@ -1,0 +1,203 @@
+"""How far the attention of a kernel is from softmax attention, beside the error of averaging all values.
+
+    error       |w v - s v|_F / |s v|_F, s the softmax weights
+    distance    sum_j |w_ij - s_ij| / 2, the mean over rows: total variation
+
+q and k are normal with a standard deviation of their own, v is standard normal; each draw has its own q, k, v and random features.
+Shapes: B images, H heads, N tokens, D head width, M features.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from statistics import fmean
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from favorit import seeds
+from favorit.attention import KERNELS, build_mixer
+from favorit.attention.random_features import RandomRows
+from favorit.bench.memory import check_fits
+from favorit.bench.spread import spread
+from favorit.errors import FavoritError, positive, unknown
+from favorit.spec import PositiveInt, Registry, Spec, parse
+
+Estimate = Callable[[Tensor, Tensor], Tensor]
+"""(B,H,N,D), (B,H,N,D) -> (B,H,N,N): weights, each row up to a factor."""
+
+UNIFORM = "uniform"
+SERIES = (
+    "favor",
+    "favor(orthogonal=False)",
+    "favor(features=hyperbolic)",
+    "favor(features=hyperbolic, orthogonal=False)",
+    "trigonometric",
+    "trigonometric(orthogonal=False)",
+    "relu",
+    "elu",
+    "gelu",
+    "exp",
+)
+IMAGES = 8
+# Below, softmax and averaging are equal but for rounding; above, softmax picks one key.
+SMALLEST, LARGEST = 0.01, 100.0
+
+# Features that no mixer takes, because they may be negative; they exist for this study only.
+SIGNED: Registry[Estimate] = Registry("kernel", context=("head_dim", "seed"))
+
+
+@SIGNED.register("trigonometric")
+def trigonometric(head_dim: int, seed: int, m: PositiveInt = 128, orthogonal: bool = True) -> Estimate:
+    """phi(x) = [cos(W x~), sin(W x~)] exp(|x~|^2 / 2), x~ = x / D^(1/4): the mean of FAVOR+, but of either sign."""
+    if m % 2:
+        raise FavoritError(f"trigonometric: m={m} is not valid: features come in pairs, m must be even")
+    rows = RandomRows(m // 2, head_dim, layer=0, seed=seed, orthogonal=orthogonal).rows
+
+    def weights(q: Tensor, k: Tensor) -> Tensor:
+        # The factor of a query is one of the whole row, and so is the largest factor of its keys, which might overflow.
+        r = k.square().sum(-1) / (2 * head_dim**0.5)
+        phi_q, phi_k = (torch.cat([u.cos(), u.sin()], -1) for u in (F.linear(x * head_dim**-0.25, rows) for x in (q, k)))
+        return phi_q @ phi_k.mT * torch.exp(r - r.amax(-1, keepdim=True))[..., None, :]
+
+    return weights
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is drawn: q, k of each standard deviation in `stds`, and features of each number in `m` where a kernel leaves it open."""
+
+    head_dim: int = 64
+    tokens: int = 128
+    stds: tuple[float, ...] = (0.25, 0.5, 1.0)
+    m: tuple[int, ...] = (16, 32, 64, 128, 256, 512, 1024)
+    draws: int = 8
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        positive(head_dim=self.head_dim, tokens=self.tokens, draws=self.draws)
+        for m in self.m:
+            positive(m=m)
+        for std in self.stds:
+            if not SMALLEST <= std <= LARGEST:
+                raise FavoritError(f"std={std} is not valid: from {SMALLEST:g} to {LARGEST:g}")
+        if not (self.stds and self.m):
+            raise FavoritError("there is nothing to draw: give one std and one m at least")
+        if self.tokens == 1:
+            raise FavoritError("tokens=1 is not valid: a single token has nothing to attend to; two or more")
+
+
+@dataclass(frozen=True)
+class Point:
+    """One kernel at one m (None: it has no such number) and one std.
+
+    Over the draws: the error (median, quartiles, mean, standard deviation) and the mean distance. `lost` is the share of rows whose
+    weights do not sum to a positive number, which happens where features are signed.
+    """
+
+    kernel: str
+    m: int | None
+    std: float
+    error: float
+    low: float
+    high: float
+    mean: float
+    deviation: float
+    distance: float
+    lost: float
+
+
+def approximate(setting: Setting, kernels: Iterable[str] = SERIES, *, listen: Callable[[int, int], None] | None = None) -> list[Point]:
+    """The points of every kernel, uniform averaging first; `listen(done, total)` hears of each that is measured."""
+    specs = [(UNIFORM, Spec(UNIFORM)), *((text, spec) for text in dict.fromkeys(kernels) for spec in _specs(text, setting.m))]
+    most = max(spec.kwargs.get("m") or setting.head_dim for _, spec in specs)
+    check_fits("tokens", setting.tokens, partial(_bytes, setting.head_dim, most))
+    for _, spec in specs:  # a mistake shows before the first is measured
+        _estimate(spec, setting.head_dim, seed=0)
+    found: dict[tuple[str, int | None, float], list[tuple[float, float, float]]] = defaultdict(list)
+    total = len(specs) * len(setting.stds) * setting.draws
+    for std, draw in ((std, draw) for std in setting.stds for draw in range(setting.draws)):
+        q, k, v = _tensors(setting, std, draw)
+        exact = build_mixer("softmax", heads=1, head_dim=setting.head_dim).weights(q, k)
+        for text, spec in specs:
+            raw = _estimate(spec, setting.head_dim, seeds.derive(setting.seed, "approximation", draw))(q, k)
+            sums = raw.sum(-1, keepdim=True)
+            w = raw / sums
+            lost = 1 - (sums > 0).double().mean().item()
+            found[text, spec.kwargs.get("m"), std].append((output_error(w, exact, v), distance(w, exact).mean().item(), lost))
+            if listen is not None:
+                listen(sum(map(len, found.values())), total)
+    return [_point(key, values) for key, values in found.items()]
+
+
+def output_error(w: Tensor, exact: Tensor, v: Tensor) -> float:
+    """|w v - exact v|_F / |exact v|_F."""
+    out = exact @ v
+    return ((w @ v - out).norm() / out.norm()).item()
+
+
+def distance(w: Tensor, exact: Tensor) -> Tensor:
+    """(B,H,N,N), (B,H,N,N) -> (B,H): the total variation between two rows, their mean."""
+    return (w - exact).abs().sum(-1).mean(-1) / 2
+
+
+def conclude(points: Sequence[Point]) -> str:
+    """One sentence: from which m on random features beat uniform averaging, for each std, and what to do where they do not."""
+    usable = [point for point in points if parse(point.kernel).name in KERNELS]
+    growing = [point for point in usable if point.m is not None and "m" not in parse(point.kernel).kwargs]
+    if not usable:
+        return "No kernel that a mixer could have was measured."
+    won: list[str] = []
+    lost: list[str] = []
+    for baseline in (point for point in points if point.kernel == UNIFORM):
+        here = [point for point in growing or usable if point.std == baseline.std]
+        better = [point for point in here if point.error < baseline.error]
+        # The fewest features that do, else the nearest to it.
+        shown = min(better, key=lambda point: (point.m or 0, point.error)) if better else min(here, key=lambda point: point.error)
+        at = f"at std {baseline.std:g}" + (f" from m={shown.m} on" if better and growing else "")
+        (won if better else lost).append(f"{at} ({shown.kernel} {shown.error:.2g}, uniform {baseline.error:.2g})")
+    subject, reach = ("Random features", f" up to m={max(point.m or 0 for point in growing)}") if growing else ("These kernels", "")
+    said = [f"{subject} beat uniform averaging {', '.join(won)}"] if won else []
+    if lost:
+        cure = "there shrink q and k (narrower heads; model.qk_norm=True holds their std near 1) or keep softmax"
+        said.append(f"{'not' if won else f'{subject} do not beat uniform averaging'} {', '.join(lost)}{reach}: {cure}")
+    return f"{', but '.join(said)}."
+
+
+def _specs(text: str, counts: Sequence[int]) -> list[Spec]:
+    """A kernel at each of `counts` features, or as it is where it says their number itself or needs none."""
+    spec = parse(text)
+    registry: Registry = SIGNED if spec.name in SIGNED else KERNELS
+    if spec.name not in registry:
+        raise unknown("kernel", spec.name, [*KERNELS, *SIGNED])
+    given, m = registry[spec.name].resolve(spec), registry[spec.name].parameters.get("m")
+    if m is None or m.default is None or "m" in given:
+        return [Spec(spec.name, (), given)]
+    return [Spec(spec.name, (), {"m": count, **given}) for count in counts]
+
+
+def _estimate(spec: Spec, head_dim: int, seed: int) -> Estimate:
+    if spec.name in SIGNED:
+        return SIGNED.build(spec, head_dim=head_dim, seed=seed)
+    return build_mixer(spec, heads=1, head_dim=head_dim, seed=seed).weights
+
+
+def _tensors(setting: Setting, std: float, draw: int) -> Iterator[Tensor]:
+    """q, k, v of one draw; q and k of another std are the same up to that factor."""
+    generator = seeds.generator(setting.seed, "approximation", "tokens", draw)
+    return (scale * torch.randn(IMAGES, 1, setting.tokens, setting.head_dim, generator=generator) for scale in (std, std, 1.0))
+
+
+def _point(key: tuple[str, int | None, float], values: list[tuple[float, float, float]]) -> Point:
+    errors, distances, lost = zip(*values, strict=True)
+    of = spread(errors)
+    return Point(*key, of.median, of.low, of.high, of.mean, of.deviation, distance=fmean(distances), lost=fmean(lost))
+
+
+def _bytes(head_dim: int, m: int, tokens: int) -> int:
+    """What is alive at once: some matrices of weights, q, k, v and features, and the random rows in double precision while drawn."""
+    return 4 * IMAGES * tokens * (6 * tokens + 8 * head_dim + 3 * m) + 8 * 4 * m * head_dim

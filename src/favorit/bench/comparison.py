@@ -1,0 +1,165 @@
+"""A comparison: ours and a peer's way to do the same work, both as data, and whether they agree.
+
+Each side is a module and the work that is timed with it. The weights of the peer are copied into ours before outputs and gradients are
+compared, so that equal means equal mathematics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from favorit import measure
+from favorit.bench.memory import peak_bytes
+from favorit.bench.models import training_step
+from favorit.training.optim import adamw
+
+Call = Callable[[], Any]
+Work = Callable[["nn.Module", "Sizes", bool], Call]
+
+TOLERANCE = 1e-4
+CHECKED_IMAGES = 4
+LR, WEIGHT_DECAY = 1e-4, 1e-4
+CLASSES = 10
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What the comparisons are run at. `depth` is that of the whole models; `data` is what the hybrid reads its images from."""
+
+    batch: int = 128
+    heads: int = 8
+    tokens: int = 65
+    head_dim: int = 16
+    m: int = 128
+    depth: int = 6
+    data: str = "synthetic(size=32, train=50000)"
+    data_dir: str | None = None
+
+    @property
+    def dim(self) -> int:
+        return self.heads * self.head_dim
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One side: a module, and the call that is timed with it, made of (module, sizes, whether to compile)."""
+
+    build: Callable[[Sizes], nn.Module]
+    work: Work
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """`name` is ours, with {m} for the number of features; `package` must be installed for the peer.
+
+    `adopt(ours, theirs)` copies the peer's weights; None where the two do different mathematics on purpose and only their cost is compared.
+    `exactly` switches off, for the check, what the peer adds to the formula (an epsilon). `epoch` is a number of images for which times are
+    extrapolated.
+    """
+
+    case: str
+    name: str
+    peer: str
+    ours: Contender
+    theirs: Contender
+    inputs: Callable[[Sizes], tuple[Tensor, ...]]
+    adopt: Callable[[Any, Any], None] | None
+    package: str | None = None
+    exactly: Callable[[], AbstractContextManager[None]] = nullcontext
+    epoch: int | None = None
+
+    @property
+    def key(self) -> str:
+        return f"{self.case}: {self.name} / {self.peer}"
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """The largest difference of outputs and of gradients of the inputs, over the largest value; None where nothing is to agree.
+
+    `as_it_is` is the same with what the check leaves out; `bytes_of_image` what one more image of a batch needs, both sides together;
+    `flops` those of our matrix products for the whole batch, forward and (twice that) backward.
+    """
+
+    difference: float | None
+    as_it_is: float | None
+    bytes_of_image: float
+    flops: int
+
+
+def agreement(comparison: Comparison, sizes: Sizes, compiled: bool = False) -> Agreement:
+    """Builds both sides with the same weights and compares them on a few images."""
+    few = replace(sizes, batch=min(sizes.batch, CHECKED_IMAGES))
+    ours, theirs = comparison.ours.build(few), comparison.theirs.build(few)
+    needed = sum(_bytes_of_image(module, comparison, sizes) for module in (ours, theirs))
+    flops = 3 * sizes.batch * measure.flops(ours, *comparison.inputs(replace(sizes, batch=1)))[""]
+    if comparison.adopt is None:
+        return Agreement(None, None, needed, flops)
+    comparison.adopt(ours, theirs)
+    inputs = comparison.inputs(few)
+    mine = _values_and_gradients(through_compiler(ours, compiled), inputs)
+    with comparison.exactly():
+        exact = _values_and_gradients(theirs, inputs)
+    return Agreement(_difference(mine, exact), _difference(mine, _values_and_gradients(theirs, inputs)), needed, flops)
+
+
+def _values_and_gradients(module: Callable[..., Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
+    leaves = [x.detach().clone().requires_grad_() for x in inputs]
+    out = module(*leaves)
+    probe = torch.randn(out.shape, generator=torch.Generator().manual_seed(1))
+    return [out.detach(), *torch.autograd.grad(out, leaves, probe)]
+
+
+def _difference(mine: list[Tensor], theirs: list[Tensor]) -> float:
+    return max(((a - b).abs().max() / b.abs().max()).item() for a, b in zip(mine, theirs, strict=True))
+
+
+def _bytes_of_image(module: nn.Module, comparison: Comparison, sizes: Sizes) -> float:
+    one, two = (comparison.inputs(replace(sizes, batch=images)) for images in (1, 2))
+    return peak_bytes(partial(_values_and_gradients, module, two)) - peak_bytes(partial(_values_and_gradients, module, one))
+
+
+def through_compiler(module: nn.Module, compiled: bool) -> Callable[..., Tensor]:
+    """The module as it is, or through torch.compile."""
+    return torch.compile(module) if compiled else module
+
+
+def work_of_attention(inputs: Callable[[Sizes], tuple[Tensor, ...]]) -> Work:
+    """Forward, and backward to the inputs and to the parameters there are."""
+
+    def work(module: nn.Module, sizes: Sizes, compiled: bool) -> Call:
+        leaves = [x.requires_grad_() for x in inputs(sizes)]
+        wanted = [*leaves, *module.parameters()]
+        grad, attend = torch.randn_like(module(*leaves)), through_compiler(module, compiled)
+        return lambda: torch.autograd.grad(attend(*leaves), wanted, grad, allow_unused=True)
+
+    return work
+
+
+def work_of_step(inputs: Callable[[Sizes], tuple[Tensor, ...]], optimizer: Callable[[nn.Module], Optimizer]) -> Work:
+    """Loss, backward and a step of the optimiser on one batch of images."""
+
+    def work(module: nn.Module, sizes: Sizes, compiled: bool) -> Call:
+        (images,), labels = inputs(sizes), torch.randint(CLASSES, (sizes.batch,))
+        return partial(training_step, through_compiler(module, compiled), optimizer(module), images, labels)
+
+    return work
+
+
+def our_adamw(module: nn.Module) -> Optimizer:
+    """The optimiser of `favorit train`."""
+    (optimizer,) = adamw(module, lr=LR, weight_decay=WEIGHT_DECAY)
+    return optimizer
+
+
+def plain_adamw(module: nn.Module) -> Optimizer:
+    """torch's AdamW as it comes: the peers have no optimiser of their own."""
+    return torch.optim.AdamW(module.parameters(), lr=LR, weight_decay=WEIGHT_DECAY)

@@ -1,0 +1,100 @@
+"""The figure of `favorit doctor`: layers x heads. `grids` computes what is shown, `draw` draws it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from favorit.bench.approximation import UNIFORM
+from favorit.bench.doctor_advice import LITTLE
+from favorit.bench.doctor_tally import SWEPT, Finding
+from favorit.spec import parse
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.colorbar import Colorbar
+    from matplotlib.colors import Normalize
+    from matplotlib.figure import Figure
+
+Grid = tuple[tuple[float, ...], ...]
+
+# A kernel ten times worse than uniform averaging, or ten times better, has the strongest colour.
+WIDEST = 10.0
+
+
+@dataclass(frozen=True)
+class Grids:
+    """Rows are layers, columns heads: the error of `kernel` over that of uniform averaging, and the mean of |q||k|/sqrt(D).
+
+    `idle` heads lose so little by averaging that the ratio means nothing.
+    """
+
+    kernel: str
+    mixers: tuple[str, ...]
+    relative: Grid
+    lengths: Grid
+    idle: tuple[tuple[bool, ...], ...]
+
+
+def grids(findings: Sequence[Finding]) -> Grids:
+    """What the figure shows."""
+    whole = [finding for finding in findings if finding.head is None]
+    swept = [name for name in whole[0].errors if parse(name).name == SWEPT]
+    kernel = max(swept, key=lambda name: parse(name).kwargs["m"])
+    rows = [[finding for finding in findings if finding.layer == layer.layer and finding.head is not None] for layer in whole]
+    return Grids(
+        kernel=kernel,
+        mixers=tuple(layer.mixer for layer in whole),
+        relative=tuple(tuple(head.errors[kernel] / max(head.errors[UNIFORM], 1e-9) for head in row) for row in rows),
+        lengths=tuple(tuple(head.length for head in row) for row in rows),
+        idle=tuple(tuple(head.errors[UNIFORM] < LITTLE for head in row) for row in rows),
+    )
+
+
+def draw(content: Grids, title: str) -> Figure:
+    """Two maps side by side, each cell with its number."""
+    from matplotlib.colors import LogNorm, Normalize
+    from matplotlib.figure import Figure
+
+    layers, heads = len(content.mixers), len(content.lengths[0])
+    figure = Figure(figsize=(5.0 + 1.3 * heads, 2.2 + 0.55 * layers), layout="constrained")
+    figure.suptitle(title, fontsize=13, fontweight="bold", x=0.01, ha="left")
+    left, right = figure.subplots(1, 2, sharey=True)
+    ratio = _map(
+        figure,
+        left,
+        content.relative,
+        f"error of {content.kernel}, uniform averaging = 1",
+        "RdBu_r",
+        LogNorm(1 / WIDEST, WIDEST),
+        content.idle,
+    )
+    ratio.set_ticks([0.1, 0.3, 1, 3, 10], labels=["0.1", "0.3", "1", "3", "10"])
+    ratio.ax.minorticks_off()
+    longest = max(max(row) for row in content.lengths)
+    _map(figure, right, content.lengths, "mean of |q||k|/sqrt(D)", "viridis", Normalize(0, longest), ((False,) * heads,) * layers)
+    left.set_yticks(range(layers), [f"{number}  {mixer}" for number, mixer in enumerate(content.mixers, 1)])
+    left.set_ylabel("layer")
+    if any(any(row) for row in content.idle):
+        figure.supxlabel(f"grey: averaging all values changes the output by less than {LITTLE:.0%}", fontsize=9, x=0.01, ha="left")
+    return figure
+
+
+def _map(figure: Figure, axes: Axes, values: Grid, title: str, colours: str, norm: Normalize, grey: Sequence[Sequence[bool]]) -> Colorbar:
+    """Cells coloured by their values, with the values on them."""
+    import numpy as np
+
+    shown = np.ma.masked_array(values, np.array(grey))
+    image = axes.imshow(shown, cmap=colours, norm=norm, aspect="auto")
+    axes.set_facecolor("#d8d8d8")
+    for (row, column), value in np.ndenumerate(shown.data):
+        red, green, blue, _ = (1, 1, 1, 1) if grey[row][column] else image.cmap(norm(value))
+        ink = "black" if 0.3 * red + 0.59 * green + 0.11 * blue > 0.55 else "white"
+        axes.text(column, row, f"{value:.2f}" if value < 10 else f"{value:.0f}", ha="center", va="center", fontsize=9, color=ink)
+    axes.set_xticks(range(shown.shape[1]), [str(head) for head in range(1, shown.shape[1] + 1)])
+    axes.set_xlabel("head")
+    axes.set_title(title, fontsize=10.5, loc="left")
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    return figure.colorbar(image, ax=axes, pad=0.02)

@@ -1,0 +1,74 @@
+"""How fast whole models are here: a training step and inference, and the share of the machine's matrix-product limit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from favorit import measure
+from favorit.bench.memory import check_fits, peak_bytes
+from favorit.bench.speed import Cost, Key, cost, forward
+from favorit.bench.spread import interleaved
+from favorit.config import ModelConfig
+from favorit.model import LAYOUTS, create_model
+from favorit.training.optim import adamw
+
+STEP, INFERENCE = "training step", "inference"
+
+
+def model_costs(models: dict[str, ModelConfig], batch: int, *, repeats: int = 7) -> list[Cost]:
+    """A whole training step (loss, backward, AdamW) and inference of models."""
+    calls: dict[Key, Callable[[], Any]] = {}
+    flops: dict[Key, int] = {}
+    for name, config in models.items():
+        model = create_model(config, seed=0)
+        (optimizer,) = adamw(model, lr=1e-6, weight_decay=0.0)
+
+        step = partial(training_step, model, optimizer)
+        _check_memory(step, config, batch)
+        images, labels = _examples(config, batch)
+        calls[name, STEP, model.tokens] = partial(step, images, labels)
+        calls[name, INFERENCE, model.tokens] = partial(forward, model, images)
+        of_batch = batch * measure.flops(model, images[:1])[""]
+        flops[name, STEP, model.tokens], flops[name, INFERENCE, model.tokens] = 3 * of_batch, of_batch
+    limit = measure.gemm_limit()
+    times = interleaved(calls, repeats)
+    return [cost(key, times[key], call, batch, 1e3 * flops[key] / times[key].median / limit) for key, call in calls.items()]
+
+
+def all_layouts(models: dict[str, ModelConfig]) -> dict[str, ModelConfig]:
+    """Each model with softmax everywhere, then in the four layouts that have Performers, with relu and with favor."""
+    found = {}
+    for name, config in models.items():
+        found[f"{name} all_standard"] = config.replace(layout="all_standard")
+        for layout in (layout for layout in LAYOUTS if layout != "all_standard"):
+            for kernel in ("relu(m=128)", "favor(m=128)"):
+                found[f"{name} {layout} {kernel}"] = config.replace(layout=layout, performer=kernel)
+    return found
+
+
+def training_step(model: Callable[[Tensor], Tensor], optimizer: torch.optim.Optimizer, images: Tensor, labels: Tensor) -> None:
+    """Cross-entropy, backward, and one step of the optimiser."""
+    optimizer.zero_grad()
+    F.cross_entropy(model(images), labels).backward()
+    optimizer.step()
+
+
+def _check_memory(step: Callable[[Tensor, Tensor], None], config: ModelConfig, batch: int) -> None:
+    """An error before a large batch is made. One image against two: what is there once, such as gradients, does not grow with it."""
+
+    def peak(images: int) -> int:
+        return peak_bytes(lambda: step(*_examples(config, images)))
+
+    step(*_examples(config, 1))  # the first step makes the optimiser's state
+    one, two = peak(1), peak(2)
+    check_fits("images", batch, lambda images: one + (images - 1) * (two - one))
+
+
+def _examples(config: ModelConfig, batch: int) -> tuple[Tensor, Tensor]:
+    return torch.randn(batch, config.channels, *config.image_size), torch.randint(config.classes, (batch,))

@@ -1,0 +1,132 @@
+"""Ours against other libraries, each in a process of its own with its own defaults, in turn; equal outputs first, then times.
+
+Our command line tells glibc to keep large buffers, which other programs do not. So four are timed: the peer as it comes against ours as our
+command runs it, and both again with the allocator of the other.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from math import ceil
+from typing import Any
+
+from favorit import measure
+from favorit.bench.alternate import ContenderError, ask, take_turns
+from favorit.bench.comparison import TOLERANCE, Agreement, Comparison, Sizes
+from favorit.bench.contender import COMPARISONS
+from favorit.errors import unknown
+
+# Those that the extra does not bring: vit-pytorch requires torchvision, of which its ViT uses nothing.
+INSTALL = {"vit_pytorch": "pip install --no-deps vit-pytorch (and einops)"}
+EXTRA = "pip install 'favorit[peers]'"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One comparison. Times are milliseconds (median, quartiles) and None where none is reported, which `check` explains.
+
+    `ratio` is the peer as it comes over ours as our command runs it; `ratio_kept` with large buffers kept on both sides; `ratio_plain` with
+    the allocator as it comes on both. `gemm_share` is ours over the matrix-product limit; epochs are extrapolated, in seconds.
+    """
+
+    case: str
+    ours: str
+    peer: str
+    check: str
+    compiled: bool = False
+    ours_ms: float | None = None
+    ours_low: float | None = None
+    ours_high: float | None = None
+    peer_ms: float | None = None
+    peer_low: float | None = None
+    peer_high: float | None = None
+    ratio: float | None = None
+    ratio_kept: float | None = None
+    ratio_plain: float | None = None
+    gemm_share: float | None = None
+    ours_epoch: float | None = None
+    peer_epoch: float | None = None
+
+
+def chosen(case: str) -> list[str]:
+    """The comparisons of a case, by key; `all` is every case."""
+    cases = {comparison.case for comparison in COMPARISONS.values()}
+    if case != "all" and case not in cases:
+        raise unknown("case", case, [*cases, "all"])
+    return [key for key, comparison in COMPARISONS.items() if case in ("all", comparison.case)]
+
+
+def compare(
+    keys: list[str],
+    sizes: Sizes,
+    *,
+    repeats: int,
+    mmap_threshold: int,
+    compiled: bool = False,
+) -> Iterator[Row]:
+    """A row for each comparison, and with `compiled` another one with ours through torch.compile."""
+    limit = measure.gemm_limit()
+    for key in keys:
+        comparison = COMPARISONS[key]
+        for through in (False, True) if compiled else (False,):
+            yield _row(comparison, sizes, repeats, mmap_threshold, through, limit)
+
+
+def _row(comparison: Comparison, sizes: Sizes, repeats: int, mmap_threshold: int, compiled: bool, limit: float) -> Row:
+    about: dict[str, Any] = dict(case=comparison.case, ours=comparison.name.format(m=sizes.m), peer=comparison.peer, compiled=compiled)
+    if comparison.package is not None and importlib.util.find_spec(comparison.package) is None:
+        return Row(**about, check=f"absent: {INSTALL.get(comparison.package, EXTRA)}")
+
+    def request(side: str) -> dict[str, Any]:
+        return {"comparison": comparison.key, "sizes": asdict(sizes), "side": side, "compiled": compiled and side != "theirs"}
+
+    try:
+        found = Agreement(**ask(request("check")))
+        agrees, verdict = judge(found, sizes, measure.free_memory())
+        if not agrees:
+            return Row(**about, check=verdict)
+        cells = {
+            "peer": (request("theirs"), None),
+            "ours kept": (request("ours"), mmap_threshold),
+            "peer kept": (request("theirs"), mmap_threshold),
+            "ours": (request("ours"), None),
+        }
+        times = take_turns(cells, repeats)
+    except ContenderError as error:
+        return Row(**about, check=f"failed: {error}")
+    ours, peer = times["ours kept"], times["peer"]
+    steps = None if comparison.epoch is None else ceil(comparison.epoch / sizes.batch)
+    return Row(
+        **about,
+        check=verdict,
+        ours_ms=ours.median,
+        ours_low=ours.low,
+        ours_high=ours.high,
+        peer_ms=peer.median,
+        peer_low=peer.low,
+        peer_high=peer.high,
+        ratio=peer.median / ours.median,
+        ratio_kept=times["peer kept"].median / ours.median,
+        ratio_plain=peer.median / times["ours"].median,
+        gemm_share=1e3 * found.flops / ours.median / limit,
+        ours_epoch=steps and steps * ours.median / 1e3,
+        peer_epoch=steps and steps * peer.median / 1e3,
+    )
+
+
+def judge(found: Agreement, sizes: Sizes, free: int | None) -> tuple[bool, str]:
+    """Whether the two sides may be timed, and what to say of it. All four processes are there at once."""
+    if found.difference is not None and not found.difference < TOLERANCE:
+        return False, f"differs by {found.difference:.1e}: no speed is reported"
+    needed = 2 * found.bytes_of_image * sizes.batch
+    if free is not None and needed > free:
+        most = int(free / (2 * found.bytes_of_image))
+        return False, f"too large: needs {needed / 2**30:.1f} GiB and {free / 2**30:.1f} are free: at most --batch {most}"
+    if found.difference is None:
+        return True, "other mathematics: the cost alone is compared"
+    verdict = f"equal to {found.difference:.0e}" if found.difference else "equal bit for bit"
+    if found.as_it_is is not None and found.as_it_is >= TOLERANCE:
+        verdict += f" without its epsilon, which moves it by {found.as_it_is:.1%}"
+    return True, verdict

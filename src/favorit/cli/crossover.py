@@ -1,0 +1,91 @@
+"""`favorit bench crossover`: from how many tokens on linear attention pays here."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from favorit.bench.crossover import Crossing, Point
+
+
+def crossover(
+    mixers: Annotated[list[str] | None, typer.Option("--mixer", help="A mixer, such as 'relu(m=64)'. Repeatable.", metavar="SPEC")] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Images of a batch.")] = 64,
+    heads: Annotated[int, typer.Option(min=1, help="Heads.")] = 4,
+    head_dim: Annotated[int, typer.Option(min=1, help="Head width.")] = 32,
+    tokens: Annotated[list[int] | None, typer.Option(min=1, help="A token count of the grid; a usual grid without it. Repeatable.")] = None,
+    most_tokens: Annotated[int, typer.Option(min=2, help="Where the usual grid ends.")] = 1024,
+    image: Annotated[int, typer.Option(min=1, help="Side of the images that advice is for, in pixels.")] = 224,
+    patch: Annotated[int, typer.Option(min=1, help="Side of their patches.")] = 8,
+    repeats: Annotated[int, typer.Option(min=1, help="Timed repetitions, in turn.")] = 7,
+    device: Annotated[str, typer.Option(help="cpu; others, such as cuda, were never run here.")] = "cpu",
+    out: Annotated[Path | None, typer.Option(help="Also write all times and memory as CSV.", metavar="FILE.csv")] = None,
+    figure: Annotated[Path | None, typer.Option(help="Also draw the ratios over tokens.", metavar="FILE.png")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="End with one line of JSON.")] = False,
+) -> None:
+    """Find the token count at which each linear mixer overtakes torch's softmax (SDPA): forward, training, and memory of training.
+
+    Examples: [bold]favorit bench crossover --figure crossover.png[/bold],
+    [bold]favorit bench crossover --batch 1 --mixer relu --mixer "favor(m=64)" --image 32 --patch 2[/bold]
+    """
+    from favorit import measure
+    from favorit.bench.approximation_figure import save
+    from favorit.bench.crossover import advice, crossings, grid_to, measure_points
+    from favorit.bench.crossover_figure import draw, panels
+    from favorit.bench.speed import write_csv
+    from favorit.cli.allocator import keep_large_buffers
+    from favorit.cli.console import open_console
+    from favorit.cli.progress import long_work
+    from favorit.errors import FavoritError
+
+    advised = 1 + (image // patch) ** 2
+    if advised > most_tokens:
+        raise FavoritError(
+            f"--image {image} --patch {patch} makes {advised} tokens, more than --most-tokens {most_tokens}: raise that, or choose others"
+        )
+    grid = sorted({*tokens, advised}) if tokens else grid_to(most_tokens, advised)
+    keep_large_buffers()
+    console = open_console(stderr=as_json)
+    points: list[Point] = []
+    sizes = dict(batch=batch, heads=heads, head_dim=head_dim, repeats=repeats)
+    with long_work(console, "measuring") as listen:
+        for done, found in enumerate(measure_points(mixers or ["relu", "relu(m=64)", "favor(m=64)"], grid, **sizes, device=device), 1):
+            points += found
+            listen(sum(grid[:done]), sum(grid))
+    machine = measure.fingerprint()
+    size = f"batch {batch}, {heads} heads of {head_dim}"
+    title = f"Tokens from which a mixer beats SDPA: {size}, {machine['threads']} threads, {machine['processor']}"
+    sentence = advice(points, image, patch, advised)
+    console.print(_table(title, crossings(points), grid), markup=False)
+    console.print(sentence, markup=False, soft_wrap=True)
+    if out is not None:
+        write_csv(points, out)
+    if figure is not None:
+        save(draw(panels(points), title), figure)
+    if as_json:
+        found_json = {"crossings": [asdict(found) for found in crossings(points)], "points": [asdict(point) for point in points]}
+        typer.echo(json.dumps({"environment": machine, **sizes, "advice": sentence, **found_json}))
+
+
+def _table(title: str, found: list[Crossing], grid: list[int]) -> Table:
+    from favorit.bench.crossover import CURVES
+    from favorit.cli.console import open_table
+
+    table = open_table(title, mixer="left", **{curve.replace(" ", "_"): "right" for curve in CURVES})
+    cells = {(crossing.mixer, crossing.curve): crossing for crossing in found}
+    for mixer in dict.fromkeys(crossing.mixer for crossing in found):
+        table.add_row(mixer, *(_cell(cells[mixer, curve], grid) for curve in CURVES))
+    return table
+
+
+def _cell(crossing: Crossing, grid: list[int]) -> str:
+    if crossing.tokens is None:
+        return f"never up to {grid[-1]}"
+    return f"always from {grid[0]}" if crossing.always else f"{crossing.tokens:.0f}"

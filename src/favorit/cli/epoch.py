@@ -1,0 +1,48 @@
+"""`favorit bench epoch`: one training epoch as users run it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def epoch(
+    data: Annotated[str, typer.Option(help="A data set ('favorit data list').")] = "cifar10",
+    preset: Annotated[str, typer.Option(help="A model ('favorit list presets').")] = "hybrid",
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Any field, as section.key=value. Repeatable.", metavar="FIELD=VALUE")
+    ] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Where data sets are; else FAVORIT_DATA, else the user's cache.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
+) -> None:
+    """Time one whole training epoch: seconds, the input pipeline's share, the share of this machine's matrix-product limit, memory.
+
+    Example: [bold]favorit bench epoch --data cifar10 --preset hybrid --set "data.augment=flip|rotate(5)"[/bold]
+    """
+    from favorit import measure
+    from favorit.bench.epoch import epoch_cost
+    from favorit.cli.allocator import keep_large_buffers
+    from favorit.cli.compose import compose
+    from favorit.cli.console import open_console, open_table
+
+    keep_large_buffers()
+    cost = epoch_cost(compose(None, preset, settings or [], data=data, epochs=None, seed=None), data_dir)
+    machine = measure.fingerprint()
+    if as_json:
+        typer.echo(json.dumps({**asdict(cost), "environment": machine}))
+        return
+    table = open_table(
+        f"{preset} on {data}: one epoch, {machine['threads']} threads, {machine['processor']}", what="left", measured="right"
+    )
+    table.add_row("images", f"{cost.images:,}")
+    table.add_row("seconds", f"{cost.seconds:.1f}")
+    table.add_row("images per second", f"{cost.images / cost.seconds:,.0f}")
+    table.add_row("input pipeline", f"{cost.pipeline_share:.1%}")
+    table.add_row("matrix-product limit, GFLOP/s", f"{cost.gemm_gflops:.0f}")
+    table.add_row("share of that limit", f"{cost.gemm_share:.2f}")
+    table.add_row("peak memory, MiB", f"{cost.peak_memory / 2**20:,.0f}")
+    open_console().print(table, markup=False)

@@ -1,0 +1,106 @@
+"""`favorit bench peers`: ours against other libraries."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from favorit.bench.peers import Row
+
+
+def peers(
+    case: Annotated[str, typer.Option(help="attention, step, hybrid, or all.")] = "all",
+    batch: Annotated[int, typer.Option(min=1, help="Images of a batch.")] = 128,
+    heads: Annotated[int, typer.Option(min=1, help="Heads, for attention and step.")] = 8,
+    tokens: Annotated[int, typer.Option(min=1, help="Tokens, for attention.")] = 65,
+    head_dim: Annotated[int, typer.Option(min=1, help="Head width, for attention and step.")] = 16,
+    m: Annotated[int, typer.Option(min=1, help="Features.")] = 128,
+    depth: Annotated[int, typer.Option(min=1, help="Layers, for step.")] = 6,
+    repeats: Annotated[int, typer.Option(min=1, help="Timed repetitions, in turn.")] = 11,
+    compiled: Annotated[
+        bool, typer.Option("--compile", help="Also ours through torch.compile, in rows of its own: slow to begin.")
+    ] = False,
+    data: Annotated[str | None, typer.Option(help="What the hybrid reads; cifar10 where its files are, else synthetic images.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Where data sets are; else FAVORIT_DATA, else the user's cache.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Also write the table as CSV.", metavar="FILE.csv")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="End with one line of JSON.")] = False,
+) -> None:
+    """Time ours against performer-pytorch, linformer, vit-pytorch, transformers and a re-creation of the published hybrid, where installed.
+
+    Each runs in a process of its own with its defaults, in turn. Outputs and gradients are compared first, with the peer's weights in
+    ours; what differs is not timed. Examples: [bold]favorit bench peers --case attention[/bold],
+    [bold]favorit bench peers --out peers.csv[/bold]
+    """
+    from favorit import measure
+    from favorit.bench.comparison import Sizes
+    from favorit.bench.peers import chosen, compare
+    from favorit.bench.speed import write_csv
+    from favorit.cli.allocator import LARGEST
+    from favorit.cli.console import open_console
+    from favorit.cli.progress import long_work
+    from favorit.data.sources import data_directory, present
+
+    console = open_console(stderr=as_json)
+    keys = chosen(case)
+    source = data or ("cifar10" if present("cifar10", data_directory(data_dir)) else Sizes.data)
+    sizes = Sizes(batch, heads, tokens, head_dim, m, depth, source, None if data_dir is None else str(data_dir))
+    machine = measure.fingerprint()
+    rows: list[Row] = []
+    with long_work(console, "comparing") as listen:
+        total = len(keys) * (2 if compiled else 1)
+        for row in compare(keys, sizes, repeats=repeats, mmap_threshold=LARGEST, compiled=compiled):
+            rows.append(row)
+            listen(len(rows), total)
+    title = f"{machine['threads']} threads, {machine['processor']}, batch {batch}; median of {repeats}, each in its own process, in turn"
+    console.print(_table(title, rows), markup=False)
+    notes = [
+        "ratio: the peer as it comes over ours as this command runs it (above 1 ours is faster); kept: large buffers kept on both sides; "
+        "plain: glibc as it comes on both sides"
+    ]
+    if any(row.ours_epoch for row in rows):
+        notes.append(f"epoch: extrapolated from one step to 50,000 images; read from {source}")
+    for note in notes:
+        console.print(note, markup=False, soft_wrap=True)
+    if out is not None:
+        write_csv(rows, out)
+    if as_json:
+        typer.echo(json.dumps({"environment": machine, "sizes": asdict(sizes), "rows": [asdict(row) for row in rows]}))
+
+
+def _table(title: str, rows: list[Row]) -> Table:
+    from favorit.cli.console import open_table
+
+    numbers = ("ours_ms", "quartiles", "peer_ms", "quartiles ", "ratio", "kept", "plain", "of_limit", "epoch_s")
+    table = open_table(title, case="left", ours="left", peer="left", **dict.fromkeys(numbers, "right"), check="left")
+    for row in rows:
+        name = f"{row.ours}, compiled" if row.compiled else row.ours
+        epoch = "" if row.ours_epoch is None else f"{row.ours_epoch:.1f} / {row.peer_epoch:.1f}"
+        table.add_row(
+            row.case,
+            name,
+            row.peer,
+            _figure(row.ours_ms),
+            _range(row.ours_low, row.ours_high),
+            _figure(row.peer_ms),
+            _range(row.peer_low, row.peer_high),
+            *(_figure(ratio, "x") for ratio in (row.ratio, row.ratio_kept, row.ratio_plain)),
+            _figure(row.gemm_share),
+            epoch,
+            row.check,
+        )
+    return table
+
+
+def _figure(value: float | None, unit: str = "") -> str:
+    return "" if value is None else f"{value:.2f}{unit}"
+
+
+def _range(low: float | None, high: float | None) -> str:
+    return "" if low is None or high is None else f"{low:.1f}..{high:.1f}"

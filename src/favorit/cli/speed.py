@@ -1,0 +1,126 @@
+"""`favorit bench speed`: how fast mixers and models are here."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from favorit import published
+    from favorit.bench.imagenet import Beside
+    from favorit.bench.speed import Cost
+
+
+def speed(
+    mixers: Annotated[list[str] | None, typer.Option("--mixer", help="A mixer, such as 'relu(m=64)'. Repeatable.", metavar="SPEC")] = None,
+    presets: Annotated[list[str] | None, typer.Option("--preset", help="A model instead of mixers. Repeatable.", metavar="PRESET")] = None,
+    layouts: Annotated[
+        str | None, typer.Option(help="all: each preset in all_standard and four layouts with relu and favor of m=128.")
+    ] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Images of a batch.")] = 128,
+    heads: Annotated[int, typer.Option(min=1, help="Heads, for mixers.")] = 4,
+    tokens: Annotated[list[int] | None, typer.Option(min=1, help="Tokens, for mixers; 65 without it. Repeatable.")] = None,
+    head_dim: Annotated[int, typer.Option(min=1, help="Head width, for mixers.")] = 16,
+    repeats: Annotated[int, typer.Option(min=1, help="Timed repetitions, in turn.")] = 11,
+    explain: Annotated[bool, typer.Option("--explain", help="Say which path each mixer took, and why.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Also write the table as CSV.", metavar="FILE.csv")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="End with one line of JSON.")] = False,
+) -> None:
+    """Time mixers (forward, forward+backward) or whole models (training step, inference), interleaved; softmax is the yardstick.
+
+    Examples: [bold]favorit bench speed --tokens 197 --mixer softmax --mixer "relu(m=64)" --explain[/bold],
+    [bold]favorit bench speed --batch 1 --head-dim 32 --mixer "relu(m=64)" --tokens 4096 --tokens 65536[/bold],
+    [bold]favorit bench speed --preset hybrid-imagenet --layouts all --batch 8[/bold]
+    """
+    from favorit import measure, published
+    from favorit.bench.imagenet import PUBLISHED, beside_published
+    from favorit.bench.models import all_layouts, model_costs
+    from favorit.bench.speed import Size, mixer_costs, scalings, write_csv
+    from favorit.cli.allocator import keep_large_buffers
+    from favorit.cli.console import open_console
+    from favorit.errors import FavoritError
+    from favorit.model import preset
+
+    if layouts not in (None, "all"):
+        raise FavoritError(f"--layouts {layouts} is not valid: all, or leave it out")
+    keep_large_buffers()
+    beside: dict[str, tuple[published.Table, list[Beside]]] = {}
+    if presets:
+        models = {name: preset(name) for name in presets}
+        measured = all_layouts(models) if layouts else models
+        costs = model_costs(measured, batch, repeats=repeats)
+        for name in (name for name in presets if layouts and name in PUBLISHED):
+            table = published.read(PUBLISHED[name])
+            own = {key: config for key, config in measured.items() if key.startswith(f"{name} ")}
+            beside[name] = table, beside_published(table, own, [cost for cost in costs if cost.name in own], batch)
+    else:
+        sizes = [Size(batch, heads, count, head_dim) for count in sorted(set(tokens or [65]))]
+        costs = mixer_costs(mixers or ["softmax", "relu(m=64)", "favor(m=64)"], sizes, repeats=repeats)
+    machine = measure.fingerprint()
+    here = f"{machine['threads']} threads, {machine['processor']}"
+    console = open_console(stderr=as_json)
+    console.print(_table(f"{here}; median of {repeats}, interleaved", costs), markup=False)
+    for found in scalings(costs):
+        evenly = f"time per token within {found.time:.2f}x, memory per token at most {found.memory:.2f}x that of {found.first}"
+        console.print(f"{found.name}, {found.what}, {found.first} to {found.last} tokens: {evenly}", markup=False, soft_wrap=True)
+    for name, (table, rows) in beside.items():
+        console.print("", _published(f"{name}: ours ({here}, batch {batch}) beside {table.source} ({table.hardware})", rows), markup=False)
+        console.print(f"published: {'; '.join(table.flags)}", markup=False, soft_wrap=True)
+    if explain:
+        for cost in costs:
+            where = f"{cost.name}, {cost.what}, {cost.tokens} tokens"
+            console.print(f"{where}: {cost.path or 'as its layers'}", markup=False, soft_wrap=True)
+    if out is not None:
+        write_csv(costs, out)
+    if as_json:
+        shown = {name: [asdict(row) for row in rows] for name, (_, rows) in beside.items()}
+        typer.echo(json.dumps({"environment": machine, "costs": [asdict(cost) for cost in costs], "beside_published": shown}))
+
+
+def _table(title: str, costs: list[Cost]) -> Table:
+    from favorit.cli.console import open_table
+
+    numbers = ("tokens", "ms", "quartiles", "against_first", "us/token", "MiB", "of_limit")
+    table = open_table(title, name="left", what="left", **dict.fromkeys(numbers, "right"))
+    base = {(cost.what, cost.tokens): cost.median for cost in reversed(costs)}
+    for cost in costs:
+        table.add_row(
+            cost.name,
+            cost.what,
+            str(cost.tokens),
+            f"{cost.median:.2f}",
+            f"{cost.low:.2f}..{cost.high:.2f}",
+            f"{cost.median / base[cost.what, cost.tokens]:.2f}x",
+            f"{cost.microseconds_per_token:.3g}",
+            f"{cost.memory / 2**20:.1f}",
+            "" if cost.gemm_share is None else f"{cost.gemm_share:.2f}",
+        )
+    return table
+
+
+def _published(title: str, rows: list[Beside]) -> Table:
+    """Seconds of an epoch of 10,000 images and milliseconds of 64 images, ours and published, each over all_standard."""
+    from favorit.cli.console import open_table
+
+    numbers = ("train_s/epoch", "ratio", "published", "ratio ", "inference_ms/64", "ratio  ", "published ", "ratio   ")
+    table = open_table(title, layout="left", performer="left", **dict.fromkeys(numbers, "right"))
+    for row in rows:
+        table.add_row(
+            row.layout,
+            row.performer or "",
+            f"{row.ours.epoch:.1f}",
+            f"{row.ours_ratio.epoch:.2f}",
+            f"{row.published.epoch:.1f}",
+            f"{row.published_ratio.epoch:.2f}",
+            f"{row.ours.batch:.1f} +- {row.ours.deviation:.1f}",
+            f"{row.ours_ratio.batch:.2f}",
+            f"{row.published.batch:.1f}",
+            f"{row.published_ratio.batch:.2f}",
+        )
+    return table

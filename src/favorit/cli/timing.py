@@ -1,0 +1,39 @@
+"""Timing the steps of a plan, with a word about which is timed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from favorit.study.plan import Plan
+    from favorit.study.runner import State
+    from favorit.study.tasks import Task
+
+
+def time_plan(plan: Plan, states: list[State], workers: int) -> dict[str, float]:
+    """Seconds that are left of each point that is not over, by name."""
+    import torch
+
+    from favorit.cli.allocator import keep_large_buffers
+    from favorit.cli.console import open_console
+    from favorit.study.estimate import estimate, shape
+
+    keep_large_buffers()
+    console = open_console(stderr=True)
+    left = {state.name: state for state in states if state.status not in ("complete", "failed")}
+    tasks = [task for task in plan.tasks if task.name in left]
+    shapes = len({shape(task.config) for task in tasks})
+    timed = 0
+    with console.status("timing") as line:
+
+        def tell(task: Task) -> None:
+            nonlocal timed
+            timed += 1
+            text = f"timing shape {timed} of {shapes}: {task.name}"
+            if console.is_terminal:
+                line.update(text)
+            else:
+                console.print(text, markup=False, soft_wrap=True)
+
+        seconds = estimate(tasks, plan.images, threads=max(1, torch.get_num_threads() // workers), tell=tell)
+    return {task.name: seconds[task.name] * (1 - (left[task.name].epochs or 0) / task.config.train.epochs) for task in tasks}

@@ -1,0 +1,54 @@
+"""Section 3: four layouts of standard and Performer layers x {relu, FAVOR+} x the number of features m, on MNIST and CIFAR-10.
+
+dim 64, depth 4, 4 heads, patch 4; AdamW at 1e-3 (no schedule in its code), batch 128, 50 epochs, seed 42. The whole grid is 41 runs on
+MNIST and 49 on CIFAR-10; `--only "data=mnist"` is its `full_grid` for one data set, and `--only` with a whole name its `run_one`.
+"""
+
+from __future__ import annotations
+
+from favorit.study import Points, Study, product
+
+DATA = {
+    "mnist": Points({"data.name": "mnist", "data.augment": "rotate(5)", "data.preprocess": "normalise(0.5, 0.5)"}),
+    "cifar10": Points(
+        {
+            "data.name": "cifar10",
+            "data.augment": "flip|rotate(5)",
+            "data.preprocess": "normalise((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))",
+        }
+    ),
+}
+FEATURES = {"mnist": (16, 32, 64, 128, 256), "cifar10": (16, 32, 64, 128, 256, 512)}
+LAYOUTS = ["all_performer", "intertwined", "performer_first", "standard_first"]
+
+
+def grid(data: str) -> Points:
+    """Every layout with every kernel and m, the baseline, and the controls."""
+    performers = [f"{kernel}(m={m})" for kernel in ("relu", "favor") for m in FEATURES[data]]
+    mixed = product({"model.layout": LAYOUTS, "model.performer": performers})
+    return DATA[data] * (mixed + product({"model.layout": ["all_standard", "uniform", "none"]}))
+
+
+STUDY = Study(
+    name="hybrids",
+    question="Can some layers be Performers without loss, which ones, with which kernel and how many features?",
+    base={
+        "model.preset": "hybrid",
+        "train.epochs": 50,
+        "train.batch_size": 128,
+        "train.optimizer": "adamw",
+        "train.lr": 1e-3,
+        "train.weight_decay": 1e-4,
+        "train.schedule": "constant",
+        "train.select": "last",
+        "data.validation": 0,
+        "data.augment_test": True,
+        "seed": 42,
+    },
+    points=grid("mnist") + grid("cifar10"),
+    sound={"data.validation": 0.1, "train.select": "best", "data.augment_test": False},
+    flags={
+        "published accuracies are those of augmented test images": ["*"],
+        "published times are those of a naive softmax; here softmax is PyTorch's fused one": ["*"],
+    },
+)

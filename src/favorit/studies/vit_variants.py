@@ -1,0 +1,66 @@
+"""Section 1: ViT, SimpleViT and three Performers on MNIST and CIFAR-10, and four sweeps of Performer-ReLU.
+
+Recipe (a) for all five models: AdamW, cosine annealing, 100 epochs, the accuracy of the last epoch. Its table of Performer-ReLU fits a
+learning rate of 1e-3, so that is its rate here; the one that the sweeps share has 1e-4. Recipe (b), the small Performers with Adam and
+early stopping on validation accuracy: how long it waits is not said, 10 epochs here. The sweeps are on CIFAR-10; the point that the sweeps
+over depth, dim and learning rate share is one run with three published references, and the sweeps over learning rate and dropout start
+from the model of the main table. No augmentation is mentioned: none.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from favorit.study import Points, Study, product
+
+DATA = product({"data.name": ["mnist", "cifar10"]})
+
+
+def relu(**changes: Any) -> dict[str, Any]:
+    """A Performer-ReLU of recipe (a) with its four swept values written out."""
+    values = {"depth": 6, "dim": 128, "lr": 1e-4, "dropout": 0.1, **changes}
+    return {
+        "model.preset": "performer-relu",
+        "model.depth": values["depth"],
+        "model.dim": values["dim"],
+        "train.lr": values["lr"],
+        "model.dropout": values["dropout"],
+        "model.emb_dropout": values["dropout"],
+    }
+
+
+MODELS = product({"model.preset": ["vit-128", "simple-vit", "performer-exp", "performer-ftheta"]}) + Points(relu(lr=1e-3))
+SMALL = product({"model.preset": ["performer-relu-small", "performer-exp-small", "performer-ftheta-small"]}) * Points(
+    {
+        "train.optimizer": "adam",
+        "train.lr": 1e-3,
+        "train.schedule": "constant",
+        "data.validation": 0.1,
+        "train.select": "best",
+        "train.patience": 10,
+    }
+)
+CONTROLS = Points(relu(lr=1e-3)) * product({"model.layout": ["uniform", "none"]})
+SWEEPS = (
+    Points(*(relu(depth=depth) for depth in (4, 6, 8)))
+    | Points(*(relu(dim=dim) for dim in (64, 128, 256)))
+    | Points(*(relu(lr=lr) for lr in (1e-3, 1e-4, 3e-5, 1e-5)))
+    | Points(*(relu(lr=1e-3, dropout=dropout) for dropout in (0.2, 0.3, 0.4)))
+)
+
+STUDY = Study(
+    name="vit-variants",
+    question="How do ViT, SimpleViT and three Performers compare, and what do depth, width, rate and dropout do to one of them?",
+    base={
+        "train.epochs": 100,
+        "train.batch_size": 64,
+        "train.optimizer": "adamw",
+        "train.lr": 1e-4,
+        "train.schedule": "cosine",
+        "train.select": "last",
+        "data.validation": 0,
+    },
+    points=DATA * (MODELS + SMALL + CONTROLS) | Points({"data.name": "cifar10"}) * SWEEPS,
+    sound={"data.validation": 0.1, "train.select": "best"},
+    flags={"published accuracies are read from curves of the test set over all epochs": ["*"]},
+)

@@ -1,0 +1,13 @@
+"""Studies: lists of configurations with a question, and what runs the ones that are missing.
+
+STUDY = Study("mixers", "Does attention matter?", {"data.name": "digits"}, product({"model.layout": ["softmax", "uniform"]}))
+run(STUDY, out="runs", workers=2)
+"""
+
+from favorit.study.load import load_study
+from favorit.study.points import Points, product, zipped
+from favorit.study.points import zipped as zip
+from favorit.study.runner import Report, State, run, status
+from favorit.study.study import Options, Study
+
+__all__ = ["Options", "Points", "Report", "State", "Study", "load_study", "product", "run", "status", "zip", "zipped"]

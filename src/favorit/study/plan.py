@@ -1,0 +1,164 @@
+"""From points to tasks: every point is resolved, named and checked before anything starts."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from favorit.errors import FavoritError
+from favorit.study.study import Options, Point, Study
+from favorit.study.tasks import Task
+from favorit.training.folder import read_json, write_json
+
+if TYPE_CHECKING:
+    from favorit.config import RunConfig
+    from favorit.data import DataSet
+
+INDEX = 1
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The tasks of a study, and how many images each data set has to train and test on.
+
+    `absent` says of points that have no data why; without data a task has no identifier.
+    """
+
+    study: Study
+    options: Options
+    tasks: tuple[Task, ...]
+    absent: Mapping[str, str]
+    images: Mapping[str, tuple[int, int]]
+
+    @property
+    def ready(self) -> list[Task]:
+        """The tasks that can be done."""
+        return [task for task in self.tasks if task.name not in self.absent]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Which run answers a point; its identifier is empty where that is not known for want of data."""
+
+    name: str
+    group: str
+    id: str
+
+
+def make_plan(study: Study, options: Options, *, data_dir: str | Path | None = None, fetch: bool = False) -> Plan:
+    """Checks all points and gives each its identifier, a data set after the other; none is in memory at the end.
+
+    With `fetch` data sets that are not there are fetched, as training would; without, their points are checked as far as can be.
+    """
+    points: dict[str, list[tuple[Point, RunConfig]]] = {}
+    order = []
+    for point in study.named(options):
+        config = study.config(point, options)
+        points.setdefault(config.data.name, []).append((point, config))
+        order.append(point.name)
+    tasks: dict[str, Task] = {}
+    absent: dict[str, str] = {}
+    images: dict[str, tuple[int, int]] = {}
+    for name, own in points.items():
+        try:
+            data, why = _data(name, data_dir, fetch)
+        except FavoritError as error:
+            raise FavoritError(f"study {study.name}, point {own[0][0].name!r}: {error}") from None
+        images[name] = (len(data.train), len(data.test)) if why is None else _published_size(name)
+        for task in _resolved(study, own, data):
+            tasks[task.name] = task if why is None else replace(task, id="")
+            if why is not None:
+                absent[task.name] = why
+    return Plan(study, options, tuple(tasks[name] for name in order), absent, images)
+
+
+def _data(name: str, data_dir: str | Path | None, fetch: bool) -> tuple[DataSet, str | None]:
+    """A data set; where its files are absent, what is known without them and the reason."""
+    from favorit.data import data_directory, load_dataset, present
+    from favorit.data.datasets import describe_dataset
+    from favorit.data.sources import SOURCES
+
+    if name in SOURCES and not fetch and not present(name, data_dir):
+        return describe_dataset(name), f"{name} is not in {data_directory(data_dir)}: 'favorit data fetch {name}' brings it"
+    try:
+        return load_dataset(name, data_dir), None
+    except FavoritError as error:
+        if name not in SOURCES:
+            raise
+        return describe_dataset(name), str(error)
+
+
+def _published_size(name: str) -> tuple[int, int]:
+    """(training, test) images as the card of a data set has them: `60k + 10k`."""
+    from favorit.data import CARDS
+
+    train, test = (int(part.strip().replace("k", "000").replace(",", "")) for part in CARDS[name].images.split("+"))
+    return train, test
+
+
+def _resolved(study: Study, points: list[tuple[Point, RunConfig]], data: DataSet) -> list[Task]:
+    from favorit.training.run import resolve, run_id
+
+    tasks: list[Task] = []
+    ids: dict[str, str] = {}
+    checked: set[Any] = set()
+    for point, written in points:
+        try:
+            config = resolve(written, data)
+            _check(config, data, checked)
+            task = Task(point.name, config, run_id(config, data.digest), point.group)
+        except FavoritError as error:
+            raise FavoritError(f"study {study.name}, point {point.name!r}: {error}") from None
+        if (first := ids.setdefault(task.id, task.name)) != task.name:
+            raise FavoritError(f"study {study.name}: points {first!r} and {task.name!r} are the same run ({task.id})")
+        tasks.append(task)
+    return tasks
+
+
+def _check(config: RunConfig, data: DataSet, checked: set[Any]) -> None:
+    """Whatever training would refuse is refused here; what was `checked` with another point is not done again."""
+    import torch
+
+    from favorit.model import create_model
+    from favorit.training.optim import learning_rate_factor
+    from favorit.training.parts import load_parts
+
+    if config.model not in checked:
+        with torch.device("meta"), warnings.catch_warnings():  # shapes without values: millions of parameters cost nothing
+            warnings.simplefilter("ignore")
+            create_model(config.model, seed=0)
+    learning_rate_factor(config.train, 0, 1)
+    parts = (config.data, config.seed, config.train.batch_size, config.train.drop_last)
+    if parts not in checked and len(data.train):
+        load_parts(config, data, 0, 1)
+    checked.update((config.model, parts))
+
+
+def index_path(study: Study, options: Options, out: str | Path) -> Path:
+    """Where the identifiers of a study's runs are remembered: computing them needs the data. It may be deleted at any time."""
+    return Path(out) / ".studies" / study.name / f"{study.meaning(options)}.json"
+
+
+def write_index(plan: Plan, out: str | Path) -> None:
+    """Remembers the identifiers, unless some are unknown for want of data."""
+    if plan.absent:
+        return
+    path = index_path(plan.study, plan.options, out)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, {"schema": INDEX, "points": [[task.name, task.group, task.id] for task in plan.tasks]})
+
+
+def entries(study: Study, options: Options, out: str | Path, data_dir: str | Path | None = None) -> list[Entry]:
+    """The runs of a study, from its index where there is one: then neither torch nor data are needed."""
+    try:
+        found = read_json(str(index_path(study, options, out)), points=list)
+    except (OSError, FavoritError):
+        plan = make_plan(study, options, data_dir=data_dir)
+        if os.path.isdir(out):
+            write_index(plan, out)
+        return [Entry(task.name, task.group, task.id) for task in plan.tasks]
+    return [Entry(*row) for row in found["points"]]

@@ -1,0 +1,115 @@
+"""Points: what a study varies, as data.
+
+A point is a dictionary of changes, dotted fields of a run's configuration and their values: {"model.layout": "relu(m=64)", "seed": 1}.
+`model.preset` stands for the fields of that preset; fields that are written beside it win.
+
+    product({"model.layout": ["softmax", "uniform"], "seed": [0, 1]})     4 points
+    zipped({"model.dim": [64, 128], "train.lr": [1e-3, 3e-4]})            2 points
+    a + b      the points of a, then those of b; a point in both is an error
+    a | b      the same, with a point in both kept once
+    a * b      each point of a with each of b
+    a.where(lambda point: point["seed"] < 2)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import product as every_combination
+from types import MappingProxyType
+from typing import Any, overload
+
+from favorit.config import Config, DataConfig, ModelConfig, RunConfig, TrainConfig
+from favorit.errors import FavoritError, unknown
+
+Changes = Mapping[str, Any]
+
+SECTIONS: dict[str, type[Config]] = {"model": ModelConfig, "data": DataConfig, "train": TrainConfig}
+PRESET = "model.preset"
+FIELDS = frozenset(
+    [PRESET, *(name for name in RunConfig.model_fields if name not in SECTIONS)]
+    + [f"{section}.{field}" for section, kind in SECTIONS.items() for field in kind.model_fields]
+)
+
+
+def written(point: Changes) -> str:
+    """A point as text, for messages."""
+    return " ".join(f"{field}={value}" for field, value in point.items()) or "no changes"
+
+
+def key(point: Changes) -> str:
+    """The same text for the same changes, in whatever order they are written."""
+    return repr(sorted(point.items()))
+
+
+def check_fields(fields: Iterable[str]) -> None:
+    """An error that names the first field that no configuration has."""
+    for field in fields:
+        if field not in FIELDS:
+            raise unknown("field of a run", field, FIELDS)
+
+
+class Points(Sequence[Changes]):
+    """An immutable sequence of points."""
+
+    def __init__(self, *points: Changes) -> None:
+        self._points = tuple(MappingProxyType(dict(point)) for point in points)
+        check_fields(dict.fromkeys(field for point in self._points for field in point))
+
+    @overload
+    def __getitem__(self, index: int) -> Changes: ...
+    @overload
+    def __getitem__(self, index: slice) -> Points: ...
+    def __getitem__(self, index: int | slice) -> Changes | Points:
+        return Points(*self._points[index]) if isinstance(index, slice) else self._points[index]
+
+    def __len__(self) -> int:
+        return len(self._points)
+
+    def __iter__(self) -> Iterator[Changes]:
+        return iter(self._points)
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} points>"
+
+    def __add__(self, others: Points) -> Points:
+        there = set(map(key, self))
+        for point in others:
+            if key(point) in there:
+                raise FavoritError(f"the point {written(point)} is on both sides of +: take one away, or write | to keep it once")
+        return Points(*self, *others)
+
+    def __or__(self, others: Points) -> Points:
+        there = set(map(key, self))
+        return Points(*self, *(point for point in others if key(point) not in there))
+
+    def __mul__(self, others: Points) -> Points:
+        if common := {field for point in self for field in point} & {field for point in others for field in point}:
+            raise FavoritError(f"{', '.join(sorted(common))} is on both sides of *: a field has one value at a point")
+        return Points(*({**one, **other} for one in self for other in others))
+
+    def where(self, holds: Callable[[Changes], bool]) -> Points:
+        """The points for which `holds` is true; ask for fields that not all points have with `.get`."""
+        return Points(*(point for point in self if holds(point)))
+
+
+def product(fields: Mapping[str, Sequence[Any]] | None = None, /, **more: Sequence[Any]) -> Points:
+    """Every combination of the values of each field, the last field varying fastest."""
+    lists = _lists(fields, more)
+    return Points(*(dict(zip(lists, values, strict=True)) for values in every_combination(*lists.values())))
+
+
+def zipped(fields: Mapping[str, Sequence[Any]] | None = None, /, **more: Sequence[Any]) -> Points:
+    """The first values of all fields together, then the second ones, and so on."""
+    lists = _lists(fields, more)
+    if len({len(values) for values in lists.values()}) > 1:
+        lengths = ", ".join(f"{field} has {len(values)}" for field, values in lists.items())
+        raise FavoritError(f"zip takes as many values of each field: {lengths}")
+    return Points(*(dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True)))
+
+
+def _lists(fields: Mapping[str, Sequence[Any]] | None, more: Mapping[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
+    lists = {**(fields or {}), **more}
+    for field, values in lists.items():
+        if isinstance(values, str) or not isinstance(values, Sequence):
+            raise FavoritError(f"{field}={values!r}: give a list of values, such as [{values!r}]")
+    return lists

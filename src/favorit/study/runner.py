@@ -1,0 +1,154 @@
+"""Runs what is missing of a study, here or on a cluster, and says how far it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from favorit.errors import FavoritError
+from favorit.study.load import load_study
+from favorit.study.plan import Plan, entries, make_plan, write_index
+from favorit.study.study import Options, Study
+from favorit.study.tasks import Broke, Ended, Task, TaskEvent
+from favorit.training.folder import RunFolder
+from favorit.training.records import status as run_status
+
+
+@dataclass
+class Report:
+    """How a study stands, by the names of its points: results of complete runs, errors of those that failed, what is left to do."""
+
+    plan: Plan
+    out: Path
+    results: dict[str, dict[str, Any]] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
+    missing: dict[str, Task] = field(default_factory=dict)
+
+    def hear(self, event: TaskEvent) -> None:
+        """Enters what a backend says; why a run broke goes to its folder."""
+        name = event.task.name
+        if isinstance(event, Ended):
+            self.results[name] = event.result
+            del self.missing[name]
+        elif isinstance(event, Broke) and not event.later:
+            self.errors[name] = event.error
+            del self.missing[name]
+            folder = RunFolder(self.out / event.task.id)
+            with suppress(OSError, FavoritError):  # a full disk is often what broke it
+                if folder.result() is None:
+                    folder.write_error(event.error)
+
+
+def run(
+    study: Study | str | Path,
+    out: str | Path = "runs",
+    *,
+    options: Options | None = None,
+    workers: int = 1,
+    hours: float | None = None,
+    ray: str | None = None,
+    data_dir: str | Path | None = None,
+    accelerator: str = "auto",
+    listen: Callable[[TaskEvent], None] | None = None,
+) -> Report:
+    """Runs what is missing of a study (its name, its file or itself) into `out`; the same call goes on where one was interrupted."""
+    study = study if isinstance(study, Study) else load_study(study)
+    report = begin(make_plan(study, options or Options(), data_dir=data_dir, fetch=True), out)
+    for event in events(report, workers=workers, hours=hours, ray=ray, data_dir=data_dir, accelerator=accelerator):
+        if listen is not None:
+            listen(event)
+    return report
+
+
+def begin(plan: Plan, out: str | Path) -> Report:
+    """What is there already of a plan."""
+    report = Report(plan, Path(out), errors=dict(plan.absent))
+    report.out.mkdir(parents=True, exist_ok=True)
+    write_index(plan, out)
+    for task in plan.ready:
+        try:
+            result = RunFolder(report.out / task.id).result()
+        except FavoritError as error:
+            report.errors[task.name] = str(error)
+            continue
+        if result is None or result["status"] == "pruned":
+            report.missing[task.name] = task
+        elif result["status"] == "failed":
+            report.errors[task.name] = f"{result['error']} (delete {report.out / task.id} to try the same again)"
+        else:
+            report.results[task.name] = result
+    return report
+
+
+def events(
+    report: Report,
+    *,
+    workers: int = 1,
+    hours: float | None = None,
+    ray: str | None = None,
+    data_dir: str | Path | None = None,
+    accelerator: str = "auto",
+) -> Iterator[TaskEvent]:
+    """Does what is missing, in local workers or on the Ray cluster at the address `ray`, and passes on what the backend says."""
+    tasks = list(report.missing.values())
+    if not tasks:
+        return
+    common: dict[str, Any] = dict(data_dir=data_dir, accelerator=accelerator, hours=hours)
+    if ray is None:
+        from favorit.study.local import local
+
+        backend = local(tasks, report.out, workers=workers, **common)
+    else:
+        from favorit.study.cluster import cluster
+
+        backend = cluster(tasks, report.out, address=ray, **common)
+    with closing(backend) as said:  # type: ignore[type-var]
+        for event in said:
+            report.hear(event)
+            yield event
+
+
+@dataclass(frozen=True)
+class State:
+    """How one point stands: complete, failed, pruned, training, stopped, damaged, missing, or no data."""
+
+    name: str
+    group: str
+    id: str
+    status: str
+    epochs: int | None = None
+    accuracy: float | None = None
+    error: str | None = None
+
+
+def status(
+    study: Study | str | Path, out: str | Path = "runs", *, options: Options | None = None, data_dir: str | Path | None = None
+) -> list[State]:
+    """How each point of a study stands in `out`."""
+    study = study if isinstance(study, Study) else load_study(study)
+    return [_state(entry.name, entry.group, entry.id, out) for entry in entries(study, options or Options(), out, data_dir)]
+
+
+def states(plan: Plan, out: str | Path) -> list[State]:
+    """How each task of a plan stands."""
+    return [_state(task.name, task.group, task.id, out) for task in plan.tasks]
+
+
+def _state(name: str, group: str, identifier: str, out: str | Path) -> State:
+    if not identifier:
+        return State(name, group, "", "no data")
+    folder = RunFolder(f"{out}/{identifier}")
+    try:
+        result = folder.result()
+        if result is None and not (folder.path / "config.json").exists():
+            return State(name, group, identifier, "missing", error=folder.error())
+        found = run_status(folder, result)
+        if result is None:
+            return State(name, group, identifier, found, len(folder.epochs()), error=folder.error())
+    except FavoritError as error:
+        return State(name, group, identifier, "damaged", error=str(error))
+    accuracy = result.get("test", {}).get("accuracy")
+    return State(name, group, identifier, found, result.get("epochs"), accuracy, result.get("error"))

@@ -1,0 +1,129 @@
+"""A worker process: trains the tasks it is sent, one after the other, and says how it goes. `python -m favorit.study.worker DESCRIPTOR`.
+
+It lives as long as the connection to its runner: when that closes, however the runner ended, the process ends at once, as a run may at any
+moment. Libraries and the last data sets stay in memory from task to task.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from multiprocessing.connection import Connection
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+from favorit.config import RunConfig
+from favorit.errors import FavoritError
+from favorit.study.load import said
+from favorit.study.tasks import Began, Broke, Ended, Task, TaskEvent, Trained
+from favorit.training.events import Begin, Checkpoint, Epoch, Event
+from favorit.training.folder import HeldError
+
+DATA_SETS = 2
+
+
+@dataclass(frozen=True)
+class Order:
+    """How a worker trains. `workers` share the machine, each with `threads`; after `deadline` (monotonic time) runs stop where they can."""
+
+    name: str
+    out: str
+    data_dir: str | None
+    accelerator: str
+    checkpoint_seconds: float
+    workers: int
+    threads: int
+    deadline: float
+
+
+@dataclass(frozen=True)
+class Held:
+    """Another process trains the task."""
+
+    task: Task
+
+
+class _TimeIsUpError(Exception):
+    """The run is on disk, and goes on with the same command."""
+
+
+def main() -> None:
+    """Serves the runner at the other end of the connection."""
+    connection: Connection[Any, Any] = Connection(int(sys.argv[1]))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the runner decides
+    order: Order = connection.recv()
+    inbox: SimpleQueue[Task] = SimpleQueue()
+    threading.Thread(target=_receive, args=(connection, inbox), daemon=True).start()
+
+    import torch
+
+    from favorit.data import load_dataset
+
+    torch.set_num_threads(order.threads)
+    read = lru_cache(DATA_SETS)(load_dataset)
+    while True:
+        connection.send(_attempt(inbox.get(), order, read, connection.send))
+
+
+def _receive(connection: Connection[Any, Any], inbox: SimpleQueue[Task]) -> None:
+    with suppress(EOFError, OSError):
+        while True:
+            inbox.put(connection.recv())
+    os._exit(1)
+
+
+def _attempt(task: Task, order: Order, read: Any, tell: Callable[[TaskEvent], None]) -> Ended | Broke | Held:
+    """Trains a task as far as it goes."""
+    from favorit.training.run import train
+
+    began = False
+
+    def listen(event: Event, config: RunConfig) -> None:
+        nonlocal began
+        if isinstance(event, Begin):
+            began = True
+            if Path(event.path).name != task.id:
+                raise FavoritError(f"{config.data.name} has changed since the study was planned: start the same command again")
+            tell(Began(task, event.step, order.name))
+        elif isinstance(event, Epoch):
+            tell(Trained(task, asdict(event)))
+        if isinstance(event, Epoch | Checkpoint) and time.monotonic() >= order.deadline:
+            raise _TimeIsUpError("the time is up; the same command goes on")
+
+    _forget_peak()
+    try:
+        run = train(
+            task.config,
+            out=order.out,
+            data_dir=order.data_dir,
+            accelerator=order.accelerator,
+            checkpoint_seconds=order.checkpoint_seconds,
+            workers=order.workers,
+            read=read,
+            listen=listen,
+        )
+        return Ended(task, run.result, elsewhere=not began)
+    except HeldError:
+        return Held(task)
+    except _TimeIsUpError as error:
+        return Broke(task, str(error), later=True)
+    except Exception as error:
+        return Broke(task, said(error))
+
+
+def _forget_peak() -> None:
+    """Lets the system's record of this process's largest size begin anew, so that a run does not report that of an earlier one."""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""What a field of a search space may be: `choice(1, 2, 4)`, `int(1, 5)`, `uniform(0, 0.5)`, `log(1e-4, 3e-3)`."""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field
+
+from favorit.errors import FavoritError
+from favorit.spec import PositiveFloat, PositiveInt, Registry, parse
+
+if TYPE_CHECKING:
+    from optuna import Trial
+
+Number = Annotated[float, Field(allow_inf_nan=False, strict=True)]
+
+
+class Distribution(ABC):
+    """What a field may be. `ends` are the values that must fit in some combination; `points` all there are, None where they are endless."""
+
+    @property
+    @abstractmethod
+    def ends(self) -> tuple[Any, ...]: ...
+
+    @property
+    def points(self) -> tuple[Any, ...] | None:
+        return None
+
+    @abstractmethod
+    def suggest(self, trial: Trial, name: str) -> Any:
+        """The value of this trial: drawn now, or as it was drawn before."""
+
+    def value(self, stored: Any) -> Any:
+        """The value that is kept as `stored` in a data base."""
+        return stored
+
+
+DISTRIBUTIONS: Registry[Distribution] = Registry("distribution")
+
+
+@DISTRIBUTIONS.register("choice", rest="values")
+@dataclass(frozen=True)
+class Choice(Distribution):
+    """One of these values."""
+
+    values: Annotated[tuple[Any, ...], Field(min_length=1)]
+
+    def __post_init__(self) -> None:
+        if len({repr(value) for value in self.values}) < len(self.values):
+            raise FavoritError(f"choice{self.values!r} names a value twice")
+
+    @property
+    def ends(self) -> tuple[Any, ...]:
+        return self.values
+
+    @property
+    def points(self) -> tuple[Any, ...]:
+        return self.values
+
+    def suggest(self, trial: Trial, name: str) -> Any:
+        return self.value(trial.suggest_categorical(name, [self.stored(value) for value in self.values]))
+
+    def value(self, stored: Any) -> Any:
+        return next(value for value in self.values if self.stored(value) == stored)
+
+    @staticmethod
+    def stored(value: Any) -> Any:
+        """The opposite: tuples are text there."""
+        return value if value is None or isinstance(value, bool | int | float | str) else repr(value)
+
+
+@DISTRIBUTIONS.register("int")
+@dataclass(frozen=True)
+class Int(Distribution):
+    """low, low + step, ... up to high."""
+
+    low: Annotated[int, Field(strict=True)]
+    high: Annotated[int, Field(strict=True)]
+    step: PositiveInt = 1
+
+    def __post_init__(self) -> None:
+        _check_order(self.low, self.high)
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        return self.low, self.points[-1]
+
+    @property
+    def points(self) -> tuple[int, ...]:
+        return tuple(range(self.low, self.high + 1, self.step))
+
+    def suggest(self, trial: Trial, name: str) -> int:
+        return trial.suggest_int(name, self.low, self.points[-1], step=self.step)
+
+
+@dataclass(frozen=True)
+class Real(Distribution):
+    """Any number between low and high: each as likely, or with `log` each order of magnitude."""
+
+    low: float
+    high: float
+    log: bool
+
+    def __post_init__(self) -> None:
+        _check_order(self.low, self.high)
+
+    @property
+    def ends(self) -> tuple[float, ...]:
+        return self.low, self.high
+
+    def suggest(self, trial: Trial, name: str) -> float:
+        return trial.suggest_float(name, self.low, self.high, log=self.log)
+
+
+@DISTRIBUTIONS.register("uniform")
+def uniform(low: Number, high: Number) -> Distribution:
+    """Any number between low and high, each as likely."""
+    return Real(low, high, log=False)
+
+
+@DISTRIBUTIONS.register("log")
+def log(low: PositiveFloat, high: PositiveFloat) -> Distribution:
+    """Any number between low and high, each order of magnitude as likely."""
+    return Real(low, high, log=True)
+
+
+def _check_order(low: float, high: float) -> None:
+    if low > high:
+        raise FavoritError(f"low={low} is above high={high}")
+
+
+def build_distribution(text: str) -> Distribution:
+    """The distribution that a text names."""
+    spec = parse(text)
+    entry = DISTRIBUTIONS[spec.name]
+    given = entry.resolve(spec)
+    if missing := [name for name, each in entry.parameters.items() if each.default is inspect.Parameter.empty and name not in given]:
+        raise FavoritError(f"{text} lacks {' and '.join(missing)}")
+    return DISTRIBUTIONS.build(spec)

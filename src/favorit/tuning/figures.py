@@ -1,0 +1,64 @@
+"""The course of a study and what mattered in it, as data and as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from favorit.training.folder import write_atomically
+from favorit.tuning.result import TuneResult
+
+
+@dataclass(frozen=True)
+class Course:
+    """Accuracy by trial, complete and pruned, and the best of the complete ones so far."""
+
+    complete: list[tuple[int, float]]
+    pruned: list[tuple[int, float]]
+    best: list[tuple[int, float]]
+
+
+def course(result: TuneResult) -> Course:
+    """The numbers of the left panel."""
+    points = {state: [(t.number, t.values[0]) for t in result.trials if t.state == state and t.values] for state in ("complete", "pruned")}
+    best: list[tuple[int, float]] = []
+    for number, value in points["complete"]:
+        best.append((number, max(value, best[-1][1]) if best else value))
+    return Course(points["complete"], points["pruned"], best)
+
+
+def weights(result: TuneResult) -> list[tuple[str, list[float]]]:
+    """The numbers of the right panel: each field with its importance for each objective, the most important for accuracy first."""
+    names = [name for name in result.objectives if name in result.importances]
+    fields: Sequence[str] = list(result.importances[names[0]]) if names else []
+    return [(field, [result.importances[name][field] for name in names]) for field in fields]
+
+
+def draw(result: TuneResult, file: Path) -> None:
+    """Both panels as a PNG."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 4), layout="constrained")
+    FigureCanvasAgg(figure)
+    left, right = figure.subplots(1, 2)
+    found = course(result)
+    for points, marker, label in ((found.complete, "o", "complete"), (found.pruned, "x", "pruned")):
+        if points:
+            left.scatter(*zip(*points, strict=True), marker=marker, s=22, label=label)
+    if found.best:
+        left.step(*zip(*found.best, strict=True), where="post", color="black", linewidth=1, label="best so far")
+    left.set(xlabel="trial", ylabel="validation accuracy", title=result.name)
+    if found.complete or found.pruned:
+        left.legend(fontsize="small")
+    shares = weights(result)
+    for index, name in enumerate(result.objectives if shares else ()):
+        places = [place + 0.4 * index for place in range(len(shares))]
+        right.barh(places, [values[index] for _, values in shares], height=0.38, label=name)
+    right.set_yticks(range(len(shares)), [field for field, _ in shares])
+    right.invert_yaxis()
+    right.set(xlabel="importance", title="what mattered" if shares else "too few trials to say what mattered")
+    if len(result.objectives) > 1 and shares:
+        right.legend(fontsize="small")
+    write_atomically(file, lambda temporary: figure.savefig(temporary, format="png", dpi=150))

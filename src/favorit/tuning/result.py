@@ -1,0 +1,135 @@
+"""What a study came to: its trials, the best of them, and what mattered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from optuna import Study
+from optuna.importance import FanovaImportanceEvaluator, get_param_importances
+from optuna.trial import FrozenTrial, TrialState
+
+from favorit.config import RunConfig
+from favorit.training.folder import write_atomically
+from favorit.tuning.plan import Plan
+from favorit.tuning.worker import STATES, is_alive
+
+FEWEST = 2  # complete trials for each field, for importances to be more than chance
+
+
+@dataclass(frozen=True)
+class TrialRecord:
+    """A trial. `values` are those of the objectives in their order (of a pruned one the accuracy it had), `run` the name of its folder."""
+
+    number: int
+    state: str
+    values: tuple[float, ...] | None
+    fields: dict[str, Any]
+    run: str | None
+    error: str | None
+    latency: dict[str, float] | None
+
+
+@dataclass(frozen=True)
+class TuneResult:
+    """A study as it stands. `front` are the trials that no other beats in everything, best accuracy first (of one objective the best), and
+    `best` is the configuration of the first of them.
+
+    `importances` are shares of each objective's variation that the fields explain; empty with too few trials to say.
+    """
+
+    name: str
+    objectives: tuple[str, ...]
+    trials: tuple[TrialRecord, ...]
+    front: tuple[TrialRecord, ...]
+    best: RunConfig | None
+    importances: dict[str, dict[str, float]]
+    wanted: int
+    elsewhere: int
+
+    @property
+    def missing(self) -> int:
+        """Trials that are neither over nor under way."""
+        over = sum(trial.state in ("complete", "pruned", "failed") for trial in self.trials)
+        return max(0, self.wanted - over - self.elsewhere)
+
+    def ranked(self) -> list[TrialRecord]:
+        """Complete trials, best accuracy first."""
+        complete = [trial for trial in self.trials if trial.state == "complete" and trial.values]
+        return sorted(complete, key=lambda trial: (-(trial.values or (0.0,))[0], trial.number))
+
+
+def read_result(plan: Plan, study: Study) -> TuneResult:
+    """Reads the study; nothing is kept anywhere else."""
+    trials = study.get_trials(deepcopy=False)
+    records = {trial.number: _record(plan, trial) for trial in trials}
+    complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
+    front = sorted((records[trial.number] for trial in study.best_trials), key=lambda each: (-(each.values or (0.0,))[0], each.number))
+    best = plan.space.config(front[0].fields) if front else None
+    return TuneResult(
+        name=plan.name,
+        objectives=plan.objectives,
+        trials=tuple(records.values()),
+        front=tuple(front),
+        best=best,
+        importances=_importances(plan, study, len(complete)),
+        wanted=plan.trials,
+        elsewhere=sum(trial.state == TrialState.RUNNING and is_alive(plan.places, trial) for trial in trials),
+    )
+
+
+def _record(plan: Plan, trial: FrozenTrial) -> TrialRecord:
+    own = plan.space.distributions
+    return TrialRecord(
+        number=trial.number,
+        state=STATES[trial.state],
+        values=tuple(trial.values) if trial.values else None,
+        fields={key: own[key].value(stored) for key, stored in trial.params.items()},
+        run=trial.user_attrs.get("run"),
+        error=trial.user_attrs.get("error"),
+        latency=trial.user_attrs.get("latency"),
+    )
+
+
+def _importances(plan: Plan, study: Study, complete: int) -> dict[str, dict[str, float]]:
+    varied = [key for key, each in plan.space.distributions.items() if len(each.ends) > 1]
+    if not varied or complete < max(4, FEWEST * len(varied)):
+        return {}
+
+    def shares(index: int) -> dict[str, float]:
+        evaluator = FanovaImportanceEvaluator(seed=0)  # variance explained, whichever way is better
+        found = get_param_importances(study, evaluator=evaluator, params=varied, target=lambda trial: trial.values[index])
+        return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+    return {name: shares(index) for index, name in enumerate(plan.objectives)}
+
+
+def write_best(result: TuneResult, file: Path) -> None:
+    """The best configuration as `favorit train --config` reads it."""
+    import yaml
+
+    if result.best is None:
+        return
+    best = result.front[0]
+    values = ", ".join(f"{name} {value:.6g}" for name, value in zip(result.objectives, best.values or (), strict=True))
+    text = f"# favorit tune, study {result.name}, trial {best.number}, run {best.run}: validation {values}\n"
+    text += yaml.safe_dump(result.best.changed(), sort_keys=False, allow_unicode=True)
+    write_atomically(file, lambda temporary: temporary.write_text(text))
+
+
+def write_front(result: TuneResult, file: Path) -> None:
+    """The front as a table: objectives, latency of a batch, run and fields of each trial."""
+    import pandas
+
+    rows = [
+        {
+            "trial": trial.number,
+            **dict(zip(result.objectives, trial.values or (), strict=True)),
+            **{f"latency_{name}": value for name, value in (trial.latency or {}).items()},
+            "run": trial.run,
+            **trial.fields,
+        }
+        for trial in result.front
+    ]
+    write_atomically(file, lambda temporary: pandas.DataFrame(rows).to_csv(temporary, index=False))

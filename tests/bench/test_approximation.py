@@ -1,0 +1,254 @@
+"""The errors of kernels are those of theory and of the field, and what is drawn and said follows from them."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pandas
+import pytest
+import torch
+
+from favorit import FavoritError, seeds
+from favorit.attention import build_mixer
+from favorit.attention.random_features import orthogonal_rows
+from favorit.bench.approximation import SERIES, Point, Setting, approximate, conclude, distance, output_error, trigonometric
+from favorit.bench.approximation_figure import draw, panels, save
+from favorit.cli.approximation import approximation, numbers
+
+SMALL = Setting(head_dim=8, tokens=12, stds=(0.5, 1.0), m=(8, 16), draws=3)
+
+
+def errors(points: list[Point]) -> dict[tuple[str, int | None, float], float]:
+    return {(point.kernel, point.m, point.std): point.mean for point in points}
+
+
+@pytest.fixture(scope="module")
+def wide() -> list[Point]:
+    """Heads of width 64, as the field measures them."""
+    kernels = ("favor", "favor(orthogonal=False)", "favor(features=hyperbolic)", "trigonometric")
+    return approximate(Setting(stds=(0.25, 1.0), m=(64, 128, 1024), draws=4), kernels)
+
+
+def test_favor_has_the_errors_that_the_field_knows(wide):
+    found = errors(wide)
+    assert found["favor", 64, 0.25] == pytest.approx(0.11, abs=0.01)
+    assert found["favor", 1024, 0.25] == pytest.approx(0.03, abs=0.005)
+    assert found["uniform", None, 1.0] == pytest.approx(0.79, abs=0.02)
+    assert all(found["favor", m, 1.0] > 2 * found["uniform", None, 1.0] for m in (64, 1024))
+
+
+@pytest.mark.parametrize(("m", "known"), [(64, 0.88), (1024, 0.79)])
+def test_at_unit_variance_the_field_measures_the_constant_that_it_adds(m, known):
+    """With 1e-4 added to every feature, of keys and of queries, the estimate is drawn towards uniform averaging."""
+
+    def features(x: torch.Tensor, rows: torch.Tensor, over: tuple[int, ...]) -> torch.Tensor:
+        u = x @ rows.T
+        return torch.exp(u - x.square().sum(-1, keepdim=True) / 2 - u.amax(over, keepdim=True)) + 1e-4
+
+    found = []
+    for draw_number in range(4):
+        generator = seeds.generator(draw_number, "field")
+        q, k, v = torch.randn(3, 8, 1, 256, 64, generator=generator, dtype=torch.float64)
+        rows = orthogonal_rows(m, 64, generator)
+        w = features(q / 64**0.25, rows, (-1,)) @ features(k / 64**0.25, rows, (-1, -2)).mT
+        found.append(output_error(w / w.sum(-1, keepdim=True), (q @ k.mT / 8).softmax(-1), v))
+    assert sum(found) / 4 == pytest.approx(known, abs=0.03)
+
+
+@pytest.mark.parametrize("std", [0.25, 0.5, 1.0])
+def test_uniform_averaging_has_the_error_of_theory(std):
+    """Logits are normal with variance std^4, so the weights are log-normal: error^2 = 1 - exp(-std^4)."""
+    found = approximate(Setting(tokens=256, stds=(std,), m=(1,), draws=4), ())
+    assert [point.kernel for point in found] == ["uniform"]
+    assert found[0].mean == pytest.approx(math.sqrt(-math.expm1(-(std**4))), rel=0.05)
+
+
+def test_options_rank_as_theory_says(wide):
+    found = errors(wide)
+    assert found["favor", 128, 0.25] < 0.9 * found["favor(orthogonal=False)", 128, 0.25]
+    assert found["favor(features=hyperbolic)", 128, 0.25] < 0.6 * found["favor", 128, 0.25]
+
+
+def test_signed_features_lose_rows_and_positive_ones_do_not(wide):
+    lost = {(point.kernel, point.m, point.std): point.lost for point in wide}
+    assert lost["trigonometric", 64, 1.0] == pytest.approx(0.5, abs=0.1)
+    assert lost["trigonometric", 1024, 0.25] == 0
+    assert all(share == 0 for (kernel, _, _), share in lost.items() if kernel != "trigonometric")
+
+
+def test_trigonometric_features_estimate_the_exponential():
+    q, k = 0.6 * torch.randn(2, 1, 1, 5, 4, generator=seeds.generator(0, "test"))
+    raw = torch.stack([trigonometric(4, seed, m=1024)(q, k) for seed in range(300)]).mean(0)
+    # What was left out as a factor of the row: of the query its own, of the keys the largest.
+    factor = (q.square().sum(-1, keepdim=True) + k.square().sum(-1).amax(-1)[..., None, None]) / (2 * 4**0.5)
+    torch.testing.assert_close(raw / 512 * factor.exp(), (q @ k.mT / 2).exp(), rtol=0.02, atol=0)
+
+
+def test_error_and_distance_are_what_they_say():
+    exact, w = torch.tensor([[[[1.0, 0.0], [0.5, 0.5]]]]), torch.tensor([[[[0.5, 0.5], [0.5, 0.5]]]])
+    v = torch.tensor([[[[2.0], [0.0]]]])
+    assert output_error(w, exact, v) == pytest.approx(1 / math.sqrt(5))
+    assert distance(w, exact).item() == 0.25
+
+
+def test_a_kernel_is_drawn_at_every_m_it_leaves_open():
+    found = approximate(SMALL, ("favor", "relu", "relu(m=5)", "favor(m=128)"))
+    assert {(point.kernel, point.m) for point in found} == {
+        ("uniform", None), ("favor", 8), ("favor", 16), ("relu", None), ("relu(m=5)", 5), ("favor(m=128)", 128)
+    }  # fmt: skip
+    assert len(found) == 2 * 6
+    assert all(0 < point.low <= point.error <= point.high and point.deviation > 0 for point in found)
+
+
+def test_draws_are_a_function_of_the_seed():
+    one, again, other = (approximate(replace(SMALL, seed=seed), ("favor",)) for seed in (0, 0, 1))
+    assert one == again
+    assert all(a.error != b.error for a, b in zip(one, other, strict=True))
+
+
+def test_every_draw_has_random_features_of_its_own(monkeypatch: pytest.MonkeyPatch):
+    built: list[int] = []
+
+    def build(spec, **options):
+        if str(spec) == "favor(m=8)":
+            built.append(options["seed"])
+        return build_mixer(spec, **options)
+
+    monkeypatch.setattr("favorit.bench.approximation.build_mixer", build)
+    approximate(replace(SMALL, stds=(0.5,)), ("favor",))
+    of_draws = built[1:]  # the first is the look at whether it can be built
+    assert len(set(of_draws)) == len(of_draws) == SMALL.draws
+
+
+def test_every_kernel_of_the_study_is_measured_and_progress_is_heard():
+    heard: list[tuple[int, int]] = []
+    found = approximate(SMALL, listen=lambda done, total: heard.append((done, total)))
+    assert {point.kernel for point in found} == {"uniform", *SERIES}
+    assert heard[-1] == (len(heard), len(heard))
+    assert len(heard) == len(found) * SMALL.draws
+
+
+@pytest.mark.parametrize(
+    ("kernel", "says"),
+    [
+        ("favour", "did you mean 'favor'.*trigonometric"),
+        ("favor(n=3)", "unknown parameter of favor"),
+        ("softmax", "unknown kernel"),
+        ("trigonometric(m=7)", "m must be even"),
+        ("favor(m=1000000000000)", "tokens=12 needs .* GiB .* at most 0 tokens fit"),
+    ],
+)
+def test_mistakes_show_before_anything_is_measured(kernel, says):
+    with pytest.raises(FavoritError, match=says):
+        approximate(SMALL, ("favor", kernel), listen=lambda done, total: pytest.fail("measured"))
+
+
+def test_what_does_not_fit_is_said_before_it_is_allocated():
+    with pytest.raises(FavoritError, match=r"tokens=10000000 needs .* GiB and .* are free: at most \d+ tokens fit"):
+        approximate(replace(SMALL, tokens=10_000_000))
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"head_dim": 0}, {"tokens": 1}, {"draws": 0}, {"m": (0,)}, {"m": ()}, {"stds": (0.0,)}, {"stds": (math.nan,)}]
+)
+def test_settings_that_mean_nothing_are_refused(wrong):
+    with pytest.raises(FavoritError, match=next(iter(wrong)).removesuffix("s")):
+        replace(SMALL, **wrong)
+
+
+def point(kernel: str, m: int | None, std: float, error: float) -> Point:
+    return Point(kernel, m, std, error, 0.9 * error, 1.1 * error, error, 0.1 * error, distance=0.1, lost=0.0)
+
+
+MADE = [
+    point("uniform", None, 0.25, 0.06),
+    point("favor", 64, 0.25, 0.11),
+    point("favor", 256, 0.25, 0.05),
+    point("favor", 1024, 0.25, 0.03),
+    point("favor(orthogonal=False)", 256, 0.25, 0.055),
+    point("trigonometric", 64, 0.25, 0.01),
+    point("relu", None, 0.25, 0.3),
+    point("uniform", None, 1.0, 0.79),
+    point("favor", 64, 1.0, 2.5),
+    point("favor", 1024, 1.0, 1.9),
+    point("favor(orthogonal=False)", 256, 1.0, 2.2),
+    point("trigonometric", 64, 1.0, 300.0),
+    point("relu", None, 1.0, 0.7),
+]
+
+
+def test_the_sentence_says_where_random_features_pay_and_what_to_do_elsewhere():
+    said = conclude(MADE)
+    assert "at std 0.25 from m=256 on (favor 0.05, uniform 0.06)" in said
+    assert ", but not at std 1 (favor 1.9, uniform 0.79) up to m=1024: there shrink q and k" in said
+    assert said.count(". ") == 0
+    assert "shrink" not in conclude([each for each in MADE if each.std == 0.25])
+
+
+def test_the_sentence_fits_what_was_measured():
+    flat = conclude([each for each in MADE if each.m is None])
+    assert flat.startswith(
+        "These kernels beat uniform averaging at std 1 (relu 0.7, uniform 0.79), but not at std 0.25 (relu 0.3, uniform 0.06):"
+    )
+    nowhere = conclude([each for each in MADE if each.std == 1.0])
+    assert nowhere.startswith("Random features do not beat uniform averaging at std 1 (favor 1.9, uniform 0.79) up to m=1024:")
+    assert conclude([each for each in MADE if each.kernel in ("uniform", "trigonometric")]).startswith("No kernel that a mixer could have")
+
+
+def test_panels_hold_what_is_drawn():
+    small, large = panels(MADE)
+    assert (small.std, small.uniform, large.std, large.uniform) == (0.25, 0.06, 1.0, 0.79)
+    curves = {curve.kernel: curve for curve in small.curves}
+    assert list(curves) == ["favor", "favor(orthogonal=False)", "trigonometric", "relu"]
+    assert curves["favor"].m == (64, 256, 1024)
+    assert curves["favor"].error == (0.11, 0.05, 0.03)
+    assert curves["favor(orthogonal=False)"].family == "favor"
+    assert [curve.orthogonal for curve in small.curves] == [True, False, True, True]
+    assert curves["relu"].m == ()
+
+
+def test_the_figure_has_a_panel_for_each_std_and_uniform_dashed(tmp_path: Path):
+    figure = draw(panels(MADE), "title")
+    assert len(figure.axes) == 2
+    for axes, uniform in zip(figure.axes, (0.06, 0.79), strict=True):
+        assert axes.get_xscale() == axes.get_yscale() == "log"
+        dashed = [line for line in axes.lines if line.get_linestyle() == "--"]
+        assert [line.get_ydata()[0] for line in dashed] == [uniform]
+        assert sum(line.get_linestyle() == ":" for line in axes.lines) == 1
+    assert figure.axes[1].get_ylim()[1] < 10, "what is beyond the panel is said, not drawn"
+    assert "trigonometric" in figure.axes[1].texts[0].get_text()
+    save(figure, tmp_path / "error.png")
+    assert (tmp_path / "error.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(FavoritError, match="cannot write"):
+        save(figure, tmp_path / "absent" / "error.png")
+
+
+def test_the_command_prints_a_table_a_sentence_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    files = dict(out=tmp_path / "error.csv", figure=tmp_path / "error.png")
+    approximation(
+        head_dim=8, tokens=12, stds=[1.0], m="8,16", kernels=["favor", "relu", "trigonometric"], draws=2, seed=0, as_json=True, **files
+    )
+    printed = capsys.readouterr()
+    said = json.loads(printed.out)
+    rows = {line.split()[0]: line.split()[1:] for line in printed.err.splitlines() if line.strip()}
+    assert rows["m"] == ["8", "16"]
+    assert rows["favor"] == [f"{each['error']:.3f}" for each in said["points"] if each["kernel"] == "favor"]
+    assert "without m: uniform 0." in printed.err
+    assert said["conclusion"] in printed.err.replace("\n", "")
+    assert "do not sum to a positive number: trigonometric in up to" in printed.err
+    points = [Point(**each) for each in said["points"]]
+    assert points == approximate(Setting(8, 12, (1.0,), (8, 16), 2), ("favor", "relu", "trigonometric"))
+    table = pandas.read_csv(files["out"])
+    assert table["kernel"].tolist() == ["uniform", "favor", "favor", "relu", "trigonometric", "trigonometric"]
+    assert set(table.columns) == set(asdict(points[0]))
+    assert files["figure"].exists()
+
+
+@pytest.mark.parametrize("text", ["", "8;16", "0", "-4", "8,x"])
+def test_numbers_are_separated_by_commas(text):
+    assert numbers("--m", "64, 8,64") == (8, 64)
+    with pytest.raises(FavoritError, match=r"--m .*separated by commas"):
+        numbers("--m", text)

@@ -1,0 +1,191 @@
+"""Where linear attention overtakes softmax: the arithmetic on made curves, then the command on small sizes."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pandas
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from favorit import FavoritError
+from favorit.bench.crossover import (
+    GRID,
+    SDPA,
+    SOFTMAX,
+    Point,
+    advice,
+    crossing,
+    crossings,
+    grid_to,
+    measure_points,
+    non_decreasing,
+    ratios,
+)
+from favorit.bench.crossover_figure import draw, panels
+from favorit.bench.speed import FORWARD, TRAINING
+from favorit.cli.main import main
+
+
+def curve(n_star: float, power: float = 1.0) -> list[float]:
+    return [(tokens / n_star) ** power for tokens in GRID]
+
+
+@pytest.mark.parametrize(("n_star", "power"), [(100.0, 1.0), (64.0, 0.3), (17.0, 2.0), (4000.0, 1.5)])
+def test_a_power_law_is_met_exactly(n_star: float, power: float) -> None:
+    assert crossing(GRID, curve(n_star, power)) == (pytest.approx(n_star), False)
+
+
+def test_never_and_always_are_said() -> None:
+    assert crossing(GRID, [0.5] * len(GRID)) == (None, False)
+    assert crossing(GRID, curve(5000.0)) == (None, False)
+    assert crossing(GRID, [1.5] * len(GRID)) == (16.0, True)
+    assert crossing([64], [2.0]) == (64.0, True)
+    assert crossing([64], [0.5]) == (None, False)
+
+
+def test_noise_moves_the_crossing_a_little() -> None:
+    noise = random.Random(0)
+    for _ in range(50):
+        noisy = [ratio * math.exp(noise.gauss(0, 0.1)) for ratio in curve(100.0)]
+        found, always = crossing(GRID, noisy)
+        assert found is not None
+        assert 75 < found < 135
+        assert not always
+
+
+def test_one_slow_repetition_does_not_move_it_to_the_end() -> None:
+    spoiled = curve(100.0)
+    spoiled[-2] = 0.9  # of 30: the machine was busy
+    found, _ = crossing(GRID, spoiled)
+    assert found == pytest.approx(100.0)
+
+
+@given(st.lists(st.floats(-5, 5), min_size=1, max_size=20))
+def test_non_decreasing_is_the_nearest_such_curve(values: list[float]) -> None:
+    found = non_decreasing(values)
+    assert len(found) == len(values)
+    assert all(a <= b + 1e-12 for a, b in pairwise(found))
+    assert math.fsum(found) == pytest.approx(math.fsum(values), abs=1e-9)
+    assert non_decreasing(found) == pytest.approx(found)
+    assert non_decreasing(sorted(values)) == sorted(values)
+    # The residual of a projection onto a cone is orthogonal to the projection.
+    assert math.fsum((v - f) * f for v, f in zip(values, found, strict=True)) == pytest.approx(0, abs=1e-8)
+
+
+def made(times: dict[str, dict[int, float]], memory: int = 1) -> list[Point]:
+    """Points whose forward takes a third of training."""
+    return [
+        Point(mixer, what, tokens, share * time, share * time, share * time, memory)
+        for mixer, by_tokens in times.items()
+        for tokens, time in by_tokens.items()
+        for what, share in ((FORWARD, 1 / 3), (TRAINING, 1.0))
+    ]
+
+
+SQUARE = {tokens: (tokens / 100) ** 2 for tokens in (50, 100, 200, 400)}
+LINE = {tokens: tokens / 50 for tokens in SQUARE}
+POINTS = made({SDPA: SQUARE, SOFTMAX: {n: t / 1.5 for n, t in SQUARE.items()}, "relu": LINE, "favor": {n: 4 * t for n, t in LINE.items()}})
+
+
+def test_crossings_are_of_linear_mixers_against_sdpa() -> None:
+    found = {(one.mixer, one.curve): one for one in crossings(POINTS)}
+    assert {mixer for mixer, _ in found} == {"relu", "favor"}
+    assert found["relu", "training"].tokens == pytest.approx(200)
+    assert found["relu", "forward"].tokens == pytest.approx(200)
+    assert found["favor", "training"].tokens is None
+    assert found["relu", "training memory"].always, "equal memory is no more than SDPA's"
+    assert ratios(POINTS, "training")["relu"][400] == pytest.approx(2.0)
+
+
+def test_advice_uses_the_faster_softmax() -> None:
+    """Ours is 1.5 times faster than SDPA, so that relu pays from 300 tokens on instead of 200."""
+    assert advice(POINTS, 160, 8, 400) == "at 160x160 with patch 8 (400 tokens) relu trains 1.3x faster; below 300 tokens keep softmax"
+    at_200 = advice(POINTS, 112, 8, 200)
+    assert at_200.startswith(
+        "at 112x112 with patch 8 (200 tokens) keep softmax: relu, the fastest of the others, trains at 0.67 of its speed"
+    )
+    assert "it pays from about 300 tokens on" in at_200
+
+
+def test_advice_where_it_never_and_always_pays() -> None:
+    slow = made({SDPA: SQUARE, SOFTMAX: SQUARE, "favor": dict.fromkeys(SQUARE, 100.0)})
+    assert advice(slow, 160, 8, 400).endswith("at no count up to here does it pay")
+    fast = made({SDPA: SQUARE, SOFTMAX: SQUARE, "relu": dict.fromkeys(SQUARE, 0.01)})
+    assert advice(fast, 160, 8, 400).endswith("already at 50 tokens it is no slower")
+
+
+def test_the_grid_ends_where_it_is_told_and_holds_what_is_advised() -> None:
+    assert grid_to(100, 65) == [16, 24, 32, 48, 65, 96]
+    assert grid_to(1024, 785)[-2:] == [785, 1024]
+    assert 768 not in grid_to(1024, 785)
+
+
+def test_the_figure_shows_the_ratios_and_where_they_pass_one() -> None:
+    content = panels(POINTS)
+    assert [panel.curve for panel in content] == ["forward", "training", "training memory"]
+    lines = {line.mixer: line for line in content[1].lines}
+    assert set(lines) == {SOFTMAX, "relu", "favor"}
+    assert lines["relu"].tokens == (50, 100, 200, 400)
+    assert lines["relu"].ratio == pytest.approx((0.25, 0.5, 1.0, 2.0))
+    assert lines["relu"].crossing == pytest.approx(200)
+    assert lines["favor"].crossing is None
+    assert [len(axes.lines) for axes in draw(content, "made").axes][1] == 1 + 3 + 1  # the level 1, three mixers, one ring
+
+
+def test_points_are_measured_in_turn_and_checked() -> None:
+    counts = [5, 9]
+    found = list(measure_points(["relu", "softmax", "linformer(k=2)"], counts, batch=2, heads=2, head_dim=4, repeats=1))
+    assert [{point.tokens for point in points} for points in found] == [{5}, {9}]
+    assert {(point.mixer, point.what) for point in found[0]} == {
+        (mixer, what) for mixer in (SDPA, SOFTMAX, "relu", "linformer(k=2)") for what in (FORWARD, TRAINING)
+    }
+    assert all(point.median > 0 and point.memory > 0 for points in found for point in points)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (dict(mixers=["softmax"]), "a mixer other than softmax"),
+        (dict(mixers=["rellu"]), "did you mean 'relu'"),
+        (dict(device="nowhere"), "device=nowhere cannot be used here"),
+        (dict(tokens=[1 << 40]), r"at most \d+ tokens fit"),
+    ],
+)
+def test_what_cannot_be_measured_is_said(options: dict[str, object], message: str) -> None:
+    given = dict(mixers=["relu"], tokens=[4], batch=1, heads=1, head_dim=4, repeats=1) | options
+    with pytest.raises(FavoritError, match=message):
+        next(measure_points(**given))  # type: ignore[arg-type]
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int | str | None:
+    monkeypatch.setattr(sys, "argv", ["favorit", "bench", "crossover", *arguments])
+    with pytest.raises(SystemExit) as end:
+        main()
+    return end.value.code
+
+
+def test_the_command_writes_table_advice_csv_figure_and_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, figure = tmp_path / "crossover.csv", tmp_path / "crossover.png"
+    sizes = ("--batch", "1", "--heads", "2", "--head-dim", "4", "--tokens", "5", "--image", "8", "--patch", "2", "--repeats", "1")
+    assert not run(monkeypatch, *sizes, "--mixer", "relu", "--out", str(out), "--figure", str(figure), "--json")
+    printed = capsys.readouterr()
+    report = json.loads(printed.out.splitlines()[-1])
+    assert report["advice"] in printed.err
+    assert report["advice"].startswith("at 8x8 with patch 2 (17 tokens) ")
+    assert {one["curve"] for one in report["crossings"]} == {"forward", "training", "training memory"}
+    assert set(pandas.read_csv(out)["tokens"]) == {5, 17}
+    assert figure.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_command_says_that_the_grid_ends_too_early(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(monkeypatch, "--most-tokens", "100") == 2
+    assert "785 tokens, more than --most-tokens 100" in capsys.readouterr().err

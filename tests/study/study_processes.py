@@ -1,0 +1,118 @@
+"""Runners as processes to be killed: `python study_processes.py`, told what to do line by line, answers line by line (JSON).
+
+The libraries are imported once; a runner is a fork of this process and its workers are forks of the runner, so that none of them spends
+seconds on imports. All else is what `favorit.study.run` does: connections, locks, checkpoints (after every step here) and deaths.
+
+    {"do": "run", "out": ..., "study": ..., "workers": 2, ...}   starts a runner, answers with its process id; its events go to OUT.log
+    {"do": "wait", "process": id}                                answers with how it ended
+    {"do": "train", "out": ..., "study": ...}                    trains every point in one go, in a process of its own
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import lightning_fabric  # noqa: F401  # before the forks: these take most of the time
+import sklearn.model_selection  # noqa: F401
+
+import favorit
+from favorit.study import Options, load_study, local, worker
+from favorit.study.tasks import TaskEvent
+
+
+class Forked:
+    """What subprocess.Popen is to a worker, by fork: all descriptors but its own are closed, as they are there."""
+
+    def __init__(self, command: list[str], pass_fds: list[int], stderr: Any, **_: Any) -> None:
+        (mine,) = pass_fds
+        self.status: int | None = None
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.dup2(stderr.fileno(), 2)
+            os.closerange(3, mine)
+            os.closerange(mine + 1, 1024)
+            with contextlib.suppress(BaseException):
+                sys.argv = ["worker", str(mine)]
+                worker.main()
+            os._exit(1)
+
+    def wait(self, timeout: float | None = None) -> int:
+        deadline = time.monotonic() + (1e9 if timeout is None else timeout)
+        while self.status is None:
+            found, status = os.waitpid(self.pid, os.WNOHANG)
+            if found:
+                self.status = os.waitstatus_to_exitcode(status)
+            elif time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired("worker", timeout or 0)
+            else:
+                time.sleep(0.002)
+        return self.status
+
+    def kill(self) -> None:
+        if self.status is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+
+def prepare(job: dict[str, Any]) -> None:
+    local.subprocess = SimpleNamespace(Popen=Forked, DEVNULL=None, TimeoutExpired=subprocess.TimeoutExpired)  # type: ignore[assignment]
+    local.local.__kwdefaults__["checkpoint_seconds"] = 0.0
+    attempt = worker._attempt
+
+    def deadly(task: Any, *rest: Any) -> Any:
+        if job.get("deadly") and job["deadly"] in task.name:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return attempt(task, *rest)
+
+    worker._attempt = deadly
+
+
+def run(job: dict[str, Any]) -> None:
+    prepare(job)
+    with open(f"{job['out']}.log", "a", buffering=1) as log:
+
+        def listen(event: TaskEvent) -> None:
+            shown = {"runner": os.getpid(), "event": type(event).__name__, "id": event.task.id, "name": event.task.name}
+            rest = {key: value for key in ("step", "elsewhere", "error", "later") if (value := getattr(event, key, None)) is not None}
+            log.write(json.dumps({**shown, **rest}) + "\n")
+
+        options = Options(**job.get("options", {}))
+        chosen = {key: job[key] for key in ("workers", "hours") if key in job}
+        report = favorit.study.run(job["study"], job["out"], options=options, accelerator="cpu", listen=listen, **chosen)
+    os._exit(len(report.errors))
+
+
+def train(job: dict[str, Any]) -> None:
+    for config in load_study(job["study"]).configs().values():
+        favorit.train(config, out=job["out"], accelerator="cpu")
+    os._exit(0)
+
+
+def main() -> None:
+    for line in sys.stdin:
+        job = json.loads(line)
+        if job["do"] == "wait":
+            _, status = os.waitpid(job["process"], 0)
+            print(json.dumps(os.waitstatus_to_exitcode(status)), flush=True)
+            continue
+        process = os.fork()
+        if process == 0:
+            try:
+                {"run": run, "train": train}[job["do"]](job)
+            except KeyboardInterrupt:
+                os._exit(130)
+            except BaseException as error:
+                print(repr(error), file=sys.stderr, flush=True)
+                os._exit(99)
+        print(json.dumps(process), flush=True)
+
+
+if __name__ == "__main__":
+    main()

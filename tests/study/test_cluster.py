@@ -1,0 +1,286 @@
+"""Studies on a Ray cluster: drivers that are interrupted and killed, a node that is removed, runs that diverge.
+
+The cluster is two nodes on this machine in a process of its own, and so is every driver: Ray stays out of this process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import torch
+
+from favorit import RunConfig
+from favorit.training import Run
+from favorit.training.run import run_id
+from training_helpers import LIVELY, Outcome, assert_bit_equal, files, fit, resolved, tiny
+
+HERE = Path(__file__).parent
+EPOCHS, STEPS = 20, 6  # of a long run, of an epoch
+LONG = {**LIVELY, "train": {**LIVELY["train"], "epochs": EPOCHS}}
+# So many that the second node gets one of them, however long it takes to start its first worker.
+RUNS = [f"long {seed}" for seed in range(4)]
+CONFIGS: dict[str, RunConfig] = {
+    **{name: tiny(**{**LONG, "seed": seed}) for seed, name in enumerate(RUNS)},
+    "short": tiny(),
+    "diverging": tiny(train=dict(optimizer="sgd", lr=1e18)),
+    "stranger": tiny(seed=5),  # whose identifier is another at the driver
+}
+
+Said = list[dict[str, Any]]
+
+
+def identifier(name: str) -> str:
+    config, data = resolved(CONFIGS[name])
+    return "0" * 16 if name == "stranger" else run_id(config, data.digest)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the processes of a test live: all of them have `mark` in their environment, by which they are found again."""
+
+    folder: Path
+    environment: dict[str, str]
+    mark: str
+
+    def processes(self) -> list[int]:
+        found = []
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            try:
+                found += [int(path.parent.name)] if self.mark.encode() in path.read_bytes() else []
+            except OSError:  # it has ended since, or is another user's
+                continue
+        return found
+
+    def listening(self) -> set[str]:
+        """The addresses, in hexadecimal, on which these processes wait for others to connect."""
+        sockets = set()
+        for process in self.processes():
+            for path in Path(f"/proc/{process}/fd").glob("*"):
+                try:
+                    sockets.add(os.readlink(path))
+                except OSError:
+                    continue
+        rows = [row.split() for table in ("tcp", "tcp6") for row in Path(f"/proc/net/{table}").read_text().splitlines()[1:]]
+        return {row[1].split(":")[0] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in sockets}
+
+    @contextmanager
+    def start(self, script: str, *arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
+        command = [sys.executable, str(HERE / script), *map(str, arguments)]
+        with subprocess.Popen(command, text=True, stdin=-1, stdout=-1, stderr=-1, env=self.environment) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
+
+    def drive(self, address: str, names: list[str], answer: Callable[[dict[str, Any]], int | None] = lambda event: None) -> Driven:
+        """A study of these tasks. An event may be answered with a signal to the driver."""
+        tasks = [dict(name=name, id=identifier(name), config=CONFIGS[name].model_dump(mode="json")) for name in names]
+        study = self.folder / "study.json"
+        study.write_text(json.dumps(dict(address=address, out=str(self.folder / "runs"), tasks=tasks, accelerator="cpu")))
+        events: Said = []
+        with self.start("cluster_driver.py", study) as driver:
+            assert driver.stdout is not None
+            for line in driver.stdout:
+                events.append(json.loads(line))
+                if (number := answer(events[-1])) is not None:
+                    driver.send_signal(number)
+            _, errors = driver.communicate(timeout=60)
+        return Driven(driver.returncode, events, errors)
+
+    def run(self, name: str) -> Run:
+        return Run(self.folder / "runs" / identifier(name))
+
+    def temporary(self) -> list[str]:
+        """What runs left in the temporary folder."""
+        return [path.name for path in (self.folder / "temporary").glob("favorit-*")]
+
+
+@dataclass(frozen=True)
+class Driven:
+    """What a driver said, and how it ended."""
+
+    status: int
+    events: Said
+    errors: str
+
+    def of(self, name: str, *kinds: str) -> Said:
+        return [event for event in self.events if event["name"] == name and event["kind"] in kinds]
+
+
+@contextmanager
+def placed(folder: Path, **environment: str) -> Iterator[Place]:
+    """A place none of whose processes outlives the block, however it ends."""
+    (folder / "temporary").mkdir()
+    mark = uuid4().hex
+    own = {"FAVORIT_TEST": mark, "HOME": str(folder), "TMPDIR": str(folder / "temporary"), "OMP_NUM_THREADS": "1"}
+    with TemporaryDirectory(dir="/tmp", prefix="ray", ignore_cleanup_errors=True) as sockets:  # whose paths have to be short
+        place = Place(folder, {**os.environ, **own, "RAY_TMPDIR": sockets, **environment}, mark)
+        try:
+            yield place
+            deadline = time.monotonic() + 20
+            while left := place.processes():
+                assert time.monotonic() < deadline, left
+                time.sleep(0.1)
+        finally:
+            for process in place.processes():
+                os.kill(process, signal.SIGKILL)
+
+
+@dataclass(frozen=True)
+class Story:
+    """One study in the hands of three drivers, one after the other, on a cluster that loses a node to the first.
+
+    `bereaved` is the task that was on that node.
+    """
+
+    place: Place
+    bereaved: str
+    killed: Driven
+    left: list[str]
+    completing: Driven
+    again: Driven
+    unchanged: bool
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
+    own = {
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": uuid4().hex * 2,
+    }
+    with placed(tmp_path_factory.mktemp("cluster"), **own) as place, place.start("cluster_nodes.py") as nodes:
+        assert nodes.stdin is not None
+        assert nodes.stdout is not None
+        address = nodes.stdout.readline().strip()
+        began: list[dict[str, Any]] = []
+        removed: list[str] = []
+
+        def answer(event: dict[str, Any]) -> int | None:
+            """The first task that trains on the second node loses it; once it trains again, the driver dies."""
+            if event["kind"] == "Began":
+                began.append(event)
+            if event["kind"] != "Trained":
+                return None
+            where = [each["where"] for each in began if each["name"] == event["name"]]
+            if not removed and where == ["second"]:
+                removed.append(event["name"])
+                print("second", file=nodes.stdin, flush=True)
+                assert nodes.stdout.readline() == "removed\n"
+            return signal.SIGKILL if removed == [event["name"]] and len(where) == 2 else None
+
+        killed = place.drive(address, RUNS, answer)
+        left = sorted(path.name for path in place.run(removed[0]).path.iterdir())
+        place.environment["RAY_ADDRESS"] = address
+        completing = place.drive("auto", [removed[0], "diverging", "stranger", "short"])
+        before = dict(files(place.folder / "runs"))
+        again = place.drive(address, [removed[0], "diverging", "short"])
+        unchanged = dict(files(place.folder / "runs")) == before
+        nodes.stdin.close()
+        assert nodes.wait(30) == 0
+        yield Story(place, removed[0], killed, left, completing, again, unchanged)
+
+
+def reference(out: Path, name: str) -> Outcome:
+    """What a task ends with in one process, undisturbed, with as many threads as it has CPUs."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return Outcome.of(fit(out, CONFIGS[name])[0])
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_task_whose_node_is_removed_goes_on_elsewhere_from_what_travelled(story: Story):
+    said = story.killed.of(story.bereaved, "Began", "Trained")
+    first, second = (number for number, event in enumerate(said) if event["kind"] == "Began")
+    assert (first, said[first]["where"], said[first]["step"]) == (0, "second", 0)
+    assert (said[second]["where"], said[second]["step"]) == ("first", STEPS * (second - 1))
+    epochs = [event["record"]["epoch"] for event in said if event["kind"] == "Trained"]
+    assert epochs == list(range(len(epochs))), "none twice, none left out"
+    assert len(epochs) > second - 1 > 0
+
+
+def test_after_kill_9_of_the_driver_the_next_one_goes_on(story: Story):
+    assert story.killed.status == -signal.SIGKILL
+    done = story.killed.events[-1]["record"]["epoch"] + 1
+    assert {"config.json", "epochs.jsonl", "best.safetensors", "best-ema.safetensors", f"checkpoint-{STEPS * done}"} <= set(story.left)
+    assert "result.json" not in story.left
+    (began,) = story.completing.of(story.bereaved, "Began")
+    assert began["step"] >= STEPS * done
+
+
+def test_results_equal_those_of_one_process_bit_for_bit(story: Story, tmp_path: Path):
+    for name in (story.bereaved, "short"):
+        assert_bit_equal(Outcome.of(story.place.run(name)), reference(tmp_path, name))
+        (ended,) = story.completing.of(name, "Ended")
+        assert (ended["result"], ended["elsewhere"]) == (story.place.run(name).result, False)
+
+
+def test_every_task_has_one_verdict_and_what_breaks_stops_no_other(story: Story):
+    verdicts = {event["name"]: event["kind"] for event in story.completing.events if event["kind"] in ("Ended", "Broke")}
+    assert verdicts == {story.bereaved: "Ended", "diverging": "Broke", "stranger": "Broke", "short": "Ended"}
+    assert len([event for event in story.completing.events if event["kind"] in ("Ended", "Broke")]) == len(verdicts)
+    assert (story.completing.status, story.completing.errors) == (0, "")
+
+
+def test_a_diverging_run_says_so_and_is_recorded(story: Story):
+    (broke,) = story.completing.of("diverging", "Broke")
+    assert broke["error"].startswith("on first: the loss became nan at epoch 0")
+    assert len(story.completing.of("diverging", "Began")) == 1, "it is not tried again"
+    assert story.place.run("diverging").result["status"] == "failed"
+
+
+def test_a_node_with_other_data_trains_nothing(story: Story):
+    (broke,) = story.completing.of("stranger", "Broke")
+    config, data = resolved(CONFIGS["stranger"])
+    assert f"the run is {run_id(config, data.digest)} with favorit" in broke["error"]
+    assert "put the same synthetic" in broke["error"]
+    assert not story.completing.of("stranger", "Began", "Trained")
+    assert not (story.place.run("stranger").path / "config.json").exists()
+
+
+def test_what_is_finished_is_not_repeated(story: Story):
+    assert [event["kind"] for event in story.again.events] == ["Ended", "Broke", "Ended"]
+    assert all(event["elsewhere"] for event in story.again.events if event["kind"] == "Ended")
+    assert story.unchanged
+    assert (story.again.status, story.again.errors) == (0, "")
+
+
+LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
+
+
+def test_local_is_private_and_ends_with_its_driver(tmp_path: Path):
+    """Interrupted in its third epoch: no process, no temporary folder is left, and the run goes on from there."""
+    listening: list[set[str]] = []
+    with placed(tmp_path) as place:
+
+        def answer(event: dict[str, Any]) -> int | None:
+            if event["kind"] != "Trained" or event["record"]["epoch"] != 2:
+                return None
+            listening.append(place.listening())
+            return signal.SIGINT
+
+        driven = place.drive("local", RUNS[:1], answer)
+    assert (driven.status, driven.errors) == (130, "")
+    assert listening[0]
+    assert listening[0] <= LOOPBACK
+    assert place.temporary() == []
+    assert not (tmp_path / ".ray").exists(), "no secret on disk"
+    run, events = fit(tmp_path / "runs", CONFIGS[RUNS[0]])
+    assert events[0].step >= 3 * STEPS
+    assert len(run.epochs) == EPOCHS

@@ -1,0 +1,333 @@
+"""What the driver of a cluster decides, with a Ray that does as it is told: deaths, words nobody should trust, other runners, time."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray.exceptions import ActorDiedError, RayTaskError, WorkerCrashedError
+
+from favorit import FavoritError, RunConfig
+from favorit.study import cluster as driver
+from favorit.study import join
+from favorit.study.node import Failed, Word
+from favorit.study.tasks import Began, Broke, Ended, Task, TaskEvent, Trained
+from favorit.training import Begin, Checkpoint, End, Epoch
+from favorit.training.folder import RunFolder
+
+EPOCH = Epoch(0, 1.0, 0.5, 1.0, 0.5, 0.1, 1.0, 0.1, True)
+RESULT = json.dumps({"schema": 1, "status": "complete", "test": {}}).encode()
+BEGUN, ENDED = Word("a", Begin("", 0), {}), Word("a", End({}), {"result.json": RESULT})
+
+
+class Stream:
+    """What one attempt says; an exception is its death."""
+
+    def __init__(self, words: list[Any]) -> None:
+        self.words = iter(words)
+
+    def __iter__(self) -> Stream:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self.words)
+
+    def completed(self) -> Stream:
+        return self
+
+
+class Ray:
+    """Each task has a list of attempts, used up one by one; `sent` keeps what each was sent with."""
+
+    def __init__(self, attempts: dict[str, list[list[Any]]], resources: dict[str, float] | None = None) -> None:
+        self.attempts, self.resources = attempts, resources or {"CPU": 1.0}
+        self.sent: list[tuple[str, dict[str, bytes]]] = []
+        self.cancelled = 0
+        self.most = 0
+
+    def nodes(self) -> list[dict[str, Any]]:
+        alive = dict(NodeID="a", Alive=True, NodeName="10.0.0.1", NodeManagerAddress="10.0.0.1", NodeManagerHostname="amber")
+        return [{**alive, "Resources": self.resources}, {**alive, "NodeID": "b", "Alive": False, "Resources": {"CPU": 64.0}}]
+
+    def cluster_resources(self) -> dict[str, float]:
+        return self.resources
+
+    def remote(self, **options: Any) -> Any:
+        self.options = options
+        return lambda function: self.Remote(self)
+
+    class Remote:
+        def __init__(self, ray: Ray) -> None:
+            self.ray = ray
+
+        def remote(self, task: Task, contents: dict[str, bytes], order: Any) -> Stream:
+            self.ray.sent.append((task.name, contents))
+            return Stream(self.ray.attempts[task.name].pop(0))
+
+    def wait(self, streams: list[Stream], num_returns: int, timeout: float) -> tuple[list[Stream], list[Stream]]:
+        self.most = max(self.most, len(streams))
+        return streams[:num_returns], streams[num_returns:]
+
+    def get(self, word: Any) -> Any:
+        if isinstance(word, Exception):
+            raise word
+        return word
+
+    def cancel(self, stream: Stream, force: bool = False) -> None:
+        self.cancelled += 1
+
+
+def tasks(*names: str) -> list[Task]:
+    return [Task(name, RunConfig(), f"{number:016x}") for number, name in enumerate(names)]
+
+
+@pytest.fixture
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Runs the tasks that a Ray has attempts for; the events."""
+    monkeypatch.setattr(driver, "PAUSE", 0.01)
+
+    def run(ray: Ray, **options: Any) -> list[TaskEvent]:
+        @contextmanager
+        def joined(address: str) -> Iterator[Ray]:
+            assert address == "there"
+            yield ray
+
+        monkeypatch.setattr(driver, "joined", joined)
+        return list(driver.cluster(tasks(*ray.attempts), tmp_path, address="there", **options))
+
+    return run
+
+
+def shown(events: list[TaskEvent]) -> list[str]:
+    return [f"{type(event).__name__} {event.task.name}" for event in events]
+
+
+def test_a_task_begins_trains_and_ends(study, tmp_path: Path):
+    ray = Ray({"one": [[BEGUN, Word("a", EPOCH, {"config.json": b"{}"}), ENDED]]})
+    events = study(ray, cpus=1)
+    assert shown(events) == ["Began one", "Trained one", "Ended one"]
+    began, trained, ended = events
+    assert isinstance(began, Began)
+    assert (began.step, began.where) == (0, "amber")
+    assert isinstance(trained, Trained)
+    assert trained.record["train_loss"] == 1.0
+    assert isinstance(ended, Ended)
+    assert (ended.result["status"], ended.elsewhere) == ("complete", False)
+    assert (ray.options["num_cpus"], ray.options["num_gpus"], ray.options["max_retries"]) == (1, 0, 0)
+    assert not RunFolder(tmp_path / f"{0:016x}").held()
+
+
+@pytest.mark.parametrize("death", [WorkerCrashedError(), ActorDiedError(), None])
+def test_after_a_death_the_next_attempt_begins_with_what_travelled(study, death):
+    """Also where a stream just stops."""
+    first = [BEGUN, Word("a", Checkpoint(7), {"checkpoint-7/state.pt": b"seven"}), *([death] if death else [])]
+    ray = Ray({"one": [first, [Word("a", Begin("", 7), {}), ENDED]]})
+    assert shown(study(ray)) == ["Began one", "Began one", "Ended one"]
+    assert ray.sent == [("one", {}), ("one", {"checkpoint-7/state.pt": b"seven"})]
+
+
+def test_a_task_whose_workers_always_die_breaks_and_the_others_go_on(study, tmp_path: Path):
+    ray = Ray({"one": [[BEGUN, WorkerCrashedError()]] * 9, "two": [[BEGUN, ENDED]]})
+    events = study(ray)
+    (broke,) = (event for event in events if isinstance(event, Broke))
+    assert broke.task.name == "one"
+    assert broke.error.startswith("its worker died 3 times and got no further; the last time by WorkerCrashedError: ")
+    assert "\n" not in broke.error
+    assert shown(events).count("Began one") == 3
+    assert "Ended two" in shown(events)
+    assert not RunFolder(tmp_path / f"{0:016x}").held()
+
+
+def test_deaths_count_only_while_nothing_new_comes(study):
+    steps = [[BEGUN, Word("a", Checkpoint(step), {f"checkpoint-{step}/state.pt": b""}), WorkerCrashedError()] for step in range(1, 9)]
+    assert shown(study(Ray({"one": [*steps, [BEGUN, ENDED]]})))[-1] == "Ended one"
+
+
+def test_a_run_that_failed_is_not_tried_again(study):
+    said = Word("a", Failed("the loss became nan"), {"result.json": b'{"schema": 1, "status": "failed", "error": "nan"}'})
+    ray = Ray({"one": [[BEGUN, said]], "two": [[BEGUN, ENDED]]})
+    first = study(ray)
+    assert [event.error for event in first if isinstance(event, Broke)] == ["on amber: the loss became nan"]
+    again = study(Ray({"one": [], "two": []}))
+    assert shown(again) == ["Broke one", "Ended two"]
+    assert isinstance(again[0], Broke)
+    assert "failed before: nan" in again[0].error
+    assert isinstance(again[1], Ended)
+    assert again[1].elsewhere
+
+
+def test_a_node_that_cannot_run_the_task_at_all_breaks_it(study):
+    cause = ModuleNotFoundError("No module named 'favorit'")
+    error = RayTaskError("work", f"Traceback\n  somewhere\n{cause!r}", cause)
+    events = study(Ray({"one": [[error]], "two": [[ENDED]]}))
+    assert sorted(shown(events)) == ["Broke one", "Ended two"]
+    (broke,) = (event for event in events if isinstance(event, Broke))
+    assert "No module named 'favorit'" in broke.error
+    assert "\n" not in broke.error
+
+
+def test_words_with_files_that_are_no_run_are_not_written(study, tmp_path: Path):
+    ray = Ray({"one": [[BEGUN, Word("a", Checkpoint(1), {"../../evil.json": b""})]], "two": [[ENDED]]})
+    events = study(ray)
+    assert sorted(shown(events)) == ["Began one", "Broke one", "Ended two"]
+    assert ray.cancelled == 1
+    assert not list(tmp_path.parent.rglob("evil.json"))
+
+
+def test_a_damaged_run_breaks_and_the_others_go_on(study, tmp_path: Path):
+    (tmp_path / f"{0:016x}").mkdir()
+    (tmp_path / f"{0:016x}" / "result.json").write_text("{")
+    events = study(Ray({"one": [], "two": [[ENDED]]}))
+    assert shown(events) == ["Broke one", "Ended two"]
+    assert isinstance(events[0], Broke)
+    assert "is damaged" in events[0].error
+
+
+def test_a_run_that_another_holds_is_waited_for(study, tmp_path: Path):
+    """The others go first; what the holder completes is not done again."""
+    folder = RunFolder(tmp_path / f"{0:016x}")
+    lock = folder.lock()
+    lock.__enter__()
+    looks = 0
+    held = RunFolder.held
+
+    def let_go(self: RunFolder) -> bool:
+        nonlocal looks
+        looks += 1
+        if looks == 3:
+            (folder.path / "result.json").write_bytes(RESULT)
+            lock.__exit__(None, None, None)
+        return held(self)
+
+    ray = Ray({"one": [], "two": [[ENDED]]})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RunFolder, "held", let_go)
+        events = study(ray)
+    assert shown(events) == ["Ended two", "Ended one"]
+    assert [event.elsewhere for event in events if isinstance(event, Ended)] == [False, True]
+
+
+def test_no_more_is_claimed_than_the_cluster_can_soon_do(study):
+    ray = Ray({f"task {number}": [[BEGUN, ENDED]] for number in range(20)}, {"CPU": 4.0})
+    assert shown(study(ray, cpus=2)).count("Ended task 7") == 1
+    assert ray.most == 4 // 2 + driver.AHEAD
+
+
+def test_when_the_time_is_up_nothing_is_begun(study):
+    ray = Ray({"one": [[ENDED]], "two": [[ENDED]]})
+    events = study(ray, hours=0)
+    assert shown(events) == ["Broke one", "Broke two"]
+    assert all(isinstance(event, Broke) and event.later for event in events)
+    assert ray.sent == []
+
+
+def test_when_the_time_is_up_what_is_under_way_stops_at_a_checkpoint(study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Of three: one is complete by then, one stops after its epoch, and one has not begun."""
+    now = [0.0]
+    monkeypatch.setattr(driver.time, "monotonic", lambda: now[0])
+
+    class Late(Ray):
+        def get(self, word: Any) -> Any:
+            now[0] += 1000 * (word is last)
+            return super().get(word)
+
+    last = Word("a", EPOCH, {"epochs.jsonl": b"{}\n"})
+    ray = Late({"one": [[BEGUN, ENDED]], "two": [[BEGUN, BEGUN, last, ENDED]], "three": [[BEGUN]], "four": [[BEGUN]]})
+    monkeypatch.setattr(ray, "wait", lambda streams, num_returns, timeout: (streams[:1], streams[1:]))
+    events = study(ray, hours=0.1)
+    assert shown(events) == ["Began one", "Ended one", "Began two", "Began two", "Trained two", "Broke two", "Broke three", "Broke four"]
+    assert all(event.later for event in events if isinstance(event, Broke))
+    assert ray.cancelled == 3
+    assert (tmp_path / f"{1:016x}" / "epochs.jsonl").exists()
+
+
+def test_whoever_stops_listening_cancels_what_is_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    ray = Ray({"one": [[BEGUN, ENDED]], "two": [[BEGUN, ENDED]]})
+
+    @contextmanager
+    def joined(address: str) -> Iterator[Ray]:
+        yield ray
+
+    monkeypatch.setattr(driver, "joined", joined)
+    events = driver.cluster(tasks("one", "two"), tmp_path, address="there")
+    assert isinstance(next(iter(events)), Began)
+    assert RunFolder(tmp_path / f"{0:016x}").held()
+    events.close()
+    assert ray.cancelled == 2
+    assert not RunFolder(tmp_path / f"{0:016x}").held()
+
+
+GPUS = {"CPU": 8.0, "GPU": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("resources", "options", "wanted"),
+    [
+        ({"CPU": 8.0}, dict(cpus=2, gpus=None, accelerator="auto"), {"CPU": 2}),
+        (GPUS, dict(cpus=2, gpus=None, accelerator="auto"), {"CPU": 2, "GPU": 1}),
+        (GPUS, dict(cpus=2, gpus=None, accelerator="cpu"), {"CPU": 2}),
+        (GPUS, dict(cpus=1, gpus=0.5, accelerator="cuda"), {"CPU": 1, "GPU": 0.5}),
+    ],
+)
+def test_a_run_takes_a_gpu_where_there_is_one_to_use(resources, options, wanted):
+    assert join.needs(Ray({}, resources), **options) == wanted
+
+
+@pytest.mark.parametrize("options", [dict(cpus=9, gpus=None), dict(cpus=1, gpus=3)])
+def test_more_than_any_node_has_is_an_error_before_anything_starts(options):
+    with pytest.raises(FavoritError, match=r"no node of the cluster has .* for a run: 8 CPU and 2 GPU") as error:
+        join.needs(Ray({}, GPUS), accelerator="auto", **options)
+    assert "64" not in str(error.value), "dead nodes do not count"
+
+
+@pytest.mark.parametrize("cpus", [0, -1, 1.5, True])
+def test_threads_are_a_whole_number(tmp_path: Path, cpus):
+    with pytest.raises(FavoritError, match="cpus="):
+        list(driver.cluster([], tmp_path, address="there", cpus=cpus))
+
+
+@pytest.mark.parametrize("address", ["somewhere", ":6379", "host:port", "ray://host:10001", "host:", ""])
+def test_an_address_that_cannot_be_one(address):
+    with pytest.raises(FavoritError, match=r"is not valid: HOST:PORT, auto .* or local"), join.joined(address):
+        pytest.fail("nothing is joined")
+
+
+def unreachable(address: str) -> str:
+    with pytest.raises(FavoritError) as error, join.joined(address):
+        pytest.fail("nothing is joined")
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_where_nothing_answers_is_said_at_once():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and nobody listens
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        before = time.monotonic()
+        assert f"the Ray cluster {address} cannot be joined ([Errno" in unreachable(address)
+        assert time.monotonic() - before < join.CONNECT + 1
+
+
+def test_what_answers_but_is_no_ray_is_said_too(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(join, "ANSWER", 2)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        assert f"the Ray cluster {address} cannot be joined (no answer within 2 s)" in unreachable(address)
+
+
+def test_a_cluster_that_refuses_is_quoted(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(join, "_TRIAL", "print('much'); raise RuntimeError('first line\\nVersion mismatch: 2.1 and 2.2')")
+    assert "the Ray cluster auto cannot be joined (Version mismatch: 2.1 and 2.2)" in unreachable("auto")
+
+
+def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(FavoritError, match=r"needs the package ray: pip install 'favorit\[ray\]'"), join.joined("local"):
+        pytest.fail("nothing is joined")

@@ -1,0 +1,140 @@
+"""What a node says while it trains a task, here without a cluster around it."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from favorit.study.node import Failed, Order, work
+from favorit.study.tasks import Task
+from favorit.study.travel import lay_down
+from favorit.training import Begin, Checkpoint, End, Epoch, Run
+from favorit.training.folder import RunFolder
+from favorit.training.run import run_id
+from training_helpers import LIVELY, Outcome, assert_bit_equal, fit, pictures, resolved, tiny
+
+CONFIG = tiny(**LIVELY)  # three epochs of six steps
+
+
+def task_of(config=CONFIG) -> Task:
+    known, data = resolved(config)
+    return Task("point", config, run_id(known, data.digest))
+
+
+@pytest.fixture
+def order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Order]:
+    """One thread on a node with room for three such runs, whose temporary folder is known."""
+    node = dict(NodeID="here", Alive=True, Resources={"CPU": 3.0})
+    context = SimpleNamespace(get_node_id=lambda: "here")
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(get_runtime_context=lambda: context, nodes=lambda: [node]))
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    monkeypatch.chdir(tmp_path)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield Order(out="OUT", folder=str(tmp_path / "absent"), data_dir=None, accelerator="cpu", wanted={"CPU": 1}, checkpoint_seconds=1e9)
+    torch.set_num_threads(before)
+
+
+def left(tmp_path: Path) -> list[Path]:
+    return list((tmp_path / "temporary").glob("favorit-*"))
+
+
+def test_every_epoch_comes_with_the_folder_as_it_is_then(order: Order, tmp_path: Path):
+    reference, _ = fit(tmp_path / "reference", CONFIG)
+    there = RunFolder(tmp_path / "there" / reference.id)
+    there.path.mkdir(parents=True)
+    kinds = []
+    for word in work(task_of(), {}, order):
+        kinds.append(type(word.event))
+        if word.contents:
+            lay_down(word.contents, there)
+        if isinstance(word.event, Epoch):
+            assert there.epochs()[-1]["epoch"] == word.event.epoch
+            assert [path.name for path in there.checkpoints()] == [f"checkpoint-{6 * (word.event.epoch + 1)}"]
+        if isinstance(word.event, End):
+            assert left(tmp_path) == [], "the last word comes when all is tidy"
+    assert kinds == [Begin, Epoch, Epoch, Epoch, End]
+    assert_bit_equal(Outcome.of(Run(there.path)), Outcome.of(reference))
+    environment = Run(there.path).result["environment"]
+    assert (environment["threads"], environment["workers"]) == (1, 3)
+
+
+def test_within_an_epoch_checkpoints_come_too_and_are_gone_on_from(order: Order, tmp_path: Path):
+    words = work(task_of(), {}, replace(order, checkpoint_seconds=0))
+    half = next(word for word in words if isinstance(word.event, Checkpoint) and word.event.step == 9)
+    assert {name.split("/")[0] for name in half.contents if "/" in name} == {"checkpoint-9"}
+    words.close()
+    assert left(tmp_path) == []
+    first, *_, last = work(task_of(), half.contents, order)
+    assert isinstance(first.event, Begin)
+    assert first.event.step == 9
+    assert isinstance(last.event, End)
+
+
+def test_whoever_stops_listening_ends_the_training(order: Order, tmp_path: Path):
+    threads = threading.active_count()
+    words = work(task_of(), {}, order)
+    assert isinstance(next(words).event, Begin)
+    assert len(left(tmp_path)) == 1
+    assert threading.active_count() == threads + 1
+    words.close()
+    assert threading.active_count() == threads
+    assert left(tmp_path) == []
+
+
+def failure(task: Task, order: Order, contents: dict[str, bytes] | None = None) -> Failed:
+    *_, last = work(task, contents or {}, order)
+    assert isinstance(last.event, Failed)
+    assert "\n" not in last.event.error
+    return last.event
+
+
+@pytest.mark.parametrize("change", ["data", "version"])
+def test_what_is_another_run_here_is_not_begun(order: Order, change):
+    task = replace(task_of(), id="0" * 16) if change == "data" else task_of()
+    order = replace(order, version="0.0.1") if change == "version" else order
+    (word,) = work(task, {}, order)
+    assert isinstance(word.event, Failed)
+    assert f"but {task.id} with favorit {order.version} where the study was started" in word.event.error
+    assert word.contents == {}
+
+
+def test_a_diverging_run_brings_its_failure_along(order: Order):
+    *_, last = work(task_of(tiny(train=dict(optimizer="sgd", lr=1e18))), {}, order)
+    assert isinstance(last.event, Failed)
+    assert last.event.error.startswith("the loss became nan")
+    assert b'"failed"' in last.contents["result.json"]
+
+
+def test_a_message_names_the_folder_that_the_user_knows(order: Order, tmp_path: Path):
+    words = work(task_of(), {}, order)
+    epoch = next(word for word in words if isinstance(word.event, Epoch))
+    words.close()
+    damaged = {**epoch.contents, "checkpoint-6/state.pt": b"damaged"}
+    error = failure(task_of(), order, damaged).error
+    assert error.startswith(f"OUT/{task_of().id}/checkpoint-6 cannot be resumed from")
+    assert str(tmp_path) not in error
+
+
+def test_names_that_are_no_files_of_a_run_are_refused_here_too(order: Order, tmp_path: Path):
+    assert "is not the name of a file of a run" in failure(task_of(), order, {"../evil.json": b""}).error
+    assert not list(tmp_path.rglob("evil.json"))
+
+
+def test_data_in_a_relative_place_are_found_where_the_driver_is(order: Order, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    pictures(tmp_path / "mine" / "photos", {"cat": 30, "dog": 30})
+    monkeypatch.chdir(tmp_path / "mine")
+    task = task_of(tiny(data=dict(name="folder:photos"), train=dict(epochs=1)))
+    monkeypatch.chdir(tmp_path)
+    assert "photos" in failure(task, order).error
+    *_, last = work(task, {}, replace(order, folder=str(tmp_path / "mine")))
+    assert isinstance(last.event, End)

@@ -1,0 +1,199 @@
+"""`favorit study`: what it does, prints and refuses; its workers are started as they are for users."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import favorit
+from favorit import FavoritError
+from favorit.cli.study import app
+from favorit.study import Options, load_study
+from favorit.study.plan import make_plan
+from favorit.training.folder import RunFolder
+from training_helpers import DATA, MODEL, Outcome, assert_bit_equal, files, finish, fit, start
+
+BASE: dict[str, Any] = {"data.name": DATA, "train.batch_size": 16, **{f"model.{key}": value for key, value in MODEL.items()}}
+TINY = {"train.lr": [0.01, 1e30], "seed": [0, 1]}
+
+Command = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def study(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
+    """Runs `favorit study ...` in this process: exit status and stdout; a user's mistake is raised."""
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def run(*arguments: object) -> tuple[int, str]:
+        capsys.readouterr()
+        status = app(list(map(str, arguments)), standalone_mode=False)
+        return int(status or 0), capsys.readouterr().out
+
+    return run
+
+
+def write(path: Path, points: dict[str, list[Any]], **changes: Any) -> Path:
+    base = {**BASE, "train.epochs": 2, **changes}
+    path.write_text(f"from favorit.study import Study, product\nSTUDY = Study('tiny', 'Does it?', {base!r}, product({points!r}))\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, int, str]:
+    """A study of four points, two of which diverge, run by the command in a process of its own: its file, folder, status and output."""
+    place = tmp_path_factory.mktemp("study")
+    path, out = write(place / "tiny.py", TINY), place / "runs"
+    code = "from favorit.cli.study import app; app()"
+    process = start("-c", code, "run", path, "--out", out, "--accelerator", "cpu", cwd=place)
+    status, said, errors = finish(process)
+    assert errors == ""
+    return path, out, status, said
+
+
+def test_points_that_fail_do_not_stop_the_others(finished):
+    path, out, status, said = finished
+    assert status == 1
+    results = {task.name: RunFolder(out / task.id).result() for task in make_plan(load_study(path), Options()).tasks}
+    assert {name: result["status"] for name, result in results.items()} == {
+        "lr=0.01 seed=0": "complete",
+        "lr=0.01 seed=1": "complete",
+        "lr=1e+30 seed=0": "failed",
+        "lr=1e+30 seed=1": "failed",
+    }
+    assert "2 complete, 2 failed, 0 left" in said
+    assert re.search(r"^failed: lr=1e\+30 seed=0: the loss became nan", said, re.M)
+    mean = sum(results[f"lr=0.01 seed={seed}"]["test"]["accuracy"] for seed in (0, 1)) / 2
+    line = re.search(r"^lr=0\.01 +2 +(.*)$", said, re.M)
+    assert line is not None
+    assert line[1].startswith(f"{mean:.2%} +- ")
+    assert "Does it?" in said
+    assert "4 points: 0 done, 4 to do" in said
+
+
+def test_progress_is_plain_lines_where_there_is_no_terminal(finished):
+    lines = finished[3].splitlines()
+    assert sum("begins on worker" in line for line in lines) == 4
+    assert {line.split("]")[0] for line in lines if line.startswith("[")} == {f"[{number}/4" for number in (1, 2, 3, 4)}
+    assert not any("\x1b" in line for line in lines)
+
+
+def test_runs_are_those_of_train(finished, tmp_path: Path):
+    """The same numbers, bit for bit, at as many threads."""
+    path, out, _, _ = finished
+    alone, _ = fit(tmp_path, load_study(path).configs()["lr=0.01 seed=1"])
+    run = favorit.Run(out / alone.id)
+    assert_bit_equal(Outcome.of(run), Outcome.of(alone))
+    assert run.result["environment"] == alone.result["environment"]
+
+
+def test_the_same_command_again_does_nothing_and_says_the_same(finished, study: Command):
+    path, out, _, said = finished
+    before = dict(files(out))
+    status, again = study("run", path, "--out", out)
+    assert status == 1
+    assert "4 points: 2 done, 0 to do" in again
+    assert again.split("\n\n")[-2:][0] in said
+    after = dict(files(out))
+    assert {name: after[name] for name in before if not name.startswith(".studies")} == {
+        name: before[name] for name in before if not name.startswith(".studies")
+    }
+
+
+def test_status_and_plan_say_how_it_stands(finished, study: Command):
+    path, out, _, _ = finished
+    status, said = study("status", path, "--out", out)
+    assert status == 0
+    assert said.rstrip().endswith("4 points: 2 complete, 2 failed")
+    assert "the loss became nan" in said
+    status, said = study("plan", path, "--out", out, "--no-estimate", "--seeds", "0,1,2", "--only", "lr=0.01*")
+    assert status == 0
+    assert said.rstrip().endswith("3 points: 2 complete, 1 missing")
+
+
+def test_plan_estimates_what_is_left(tmp_path: Path, study: Command):
+    path = write(tmp_path / "tiny.py", {"model.dim": [8, 16]})
+    fit(tmp_path / "runs", load_study(path).configs()["dim=8"])
+    status, said = study("plan", path, "--out", tmp_path / "runs", "--workers", "2")
+    assert status == 0
+    rows = {line.split()[0]: line.split() for line in said.splitlines() if line.startswith("dim=")}
+    assert rows["dim=8"][2:] == ["complete"]
+    assert rows["dim=16"][2:] == ["missing", "0", "s"]
+    assert "2 points: 1 complete, 1 missing" in said
+    assert "about 0 s left with 2 workers here" in said
+
+
+def test_plan_of_absent_data_says_what_brings_them(tmp_path: Path, study: Command):
+    status, said = study("plan", "hybrids", "--no-estimate", "--only", "all_standard", "--data-dir", tmp_path)
+    assert status == 0
+    assert "2 points: 2 no data" in said
+    for name in ("mnist", "cifar10"):
+        assert f"{name} is not in {tmp_path}: 'favorit data fetch {name}' brings it" in said
+    assert "note: published accuracies are those of augmented test images" in said
+
+
+def test_list_has_every_study_with_its_question(study: Command):
+    status, said = study("list")
+    assert status == 0
+    for name in ("vit-variants", "kernels", "hybrids", "linear-attention", "positions", "quickstart"):
+        assert re.search(rf"^{name} +{len(load_study(name).points)}  {re.escape(load_study(name).question)}$", said, re.M)
+
+
+def test_what_cannot_be_fetched_fails_and_the_rest_is_done(tmp_path: Path, study: Command, monkeypatch: pytest.MonkeyPatch):
+    """Points of data that no source has are listed as failed; the others were finished before, so that no worker is needed."""
+    from favorit.data import sources
+
+    monkeypatch.setattr(sources, "_attempts", lambda *_: iter(()))
+    path = write(tmp_path / "tiny.py", {"data.name": [DATA, "cifar100"]})
+    (config,) = (config for name, config in load_study(path).configs().items() if "synthetic" in name)
+    fit(tmp_path / "runs", config)
+    status, said = study("run", path, "--out", tmp_path / "runs", "--data-dir", tmp_path / "data")
+    assert status == 1
+    assert "1 complete, 1 failed, 0 left" in said
+    assert re.search(r"^failed: data=cifar100: cifar100 is not in .* By hand: put cifar-100-binary.tar.gz", said, re.M)
+
+
+def text(points: str) -> str:
+    return f"from favorit.study import *\nSTUDY = Study('s', '?', {{'model.stem': 'patch(2)'}}, {points})"
+
+
+BAD: dict[str, tuple[str, str]] = {
+    "a file that fails to import": ("import nothing_of_that_name", "line 1: ModuleNotFoundError"),
+    "duplicate points": (text("Points({'seed': 0}, {'seed': 0})"), "points 1 and 2 are the same: seed=0"),
+    "duplicate runs": (text("product({'model.layout': ['softmax', 'all_standard']})"), "are the same run"),
+    "an unknown field": (text("product({'model.dims': [8]})"), "did you mean 'model.dim'"),
+    "a model that cannot be built": (text("product({'model.stem': ['patch(2)', 'patch(3)']})"), "point 'stem=patch(3)'"),
+}
+
+
+@pytest.mark.parametrize(("content", "message"), BAD.values(), ids=BAD)
+@pytest.mark.parametrize("verb", ["plan", "run", "status"])
+def test_a_study_with_a_mistake_starts_nothing(tmp_path: Path, study: Command, verb, content, message):
+    path = tmp_path / "bad.py"
+    path.write_text(content)
+    with pytest.raises(FavoritError) as error:
+        study(verb, path, "--out", tmp_path / "runs")
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "quickstat"], "unknown study (or the path of a .py file with STUDY = ...) 'quickstat': did you mean 'quickstart'"),
+        (["run", "quickstart", "--seeds", "0;1"], "--seeds 0;1 is not valid"),
+        (["run", "quickstart", "--only", "linformer"], "no point matches 'linformer'"),
+        (["run", "quickstart", "--protocol", "sounds"], "unknown protocol 'sounds'"),
+        (["run", "quickstart", "--subset", "5"], "study quickstart, point 'layout=softmax'"),
+    ],
+)
+def test_mistakes_of_the_command_are_one_line(tmp_path: Path, study: Command, arguments, message):
+    with pytest.raises(FavoritError) as error:
+        study(*arguments, "--out", tmp_path / "runs")
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "runs").exists()

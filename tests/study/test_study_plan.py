@@ -1,0 +1,222 @@
+"""Plans: every point is checked before anything starts, with and without its data, and the runs are remembered."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from favorit import FavoritError, create_model
+from favorit.study import Options, Points, Study, load_study, product, status
+from favorit.study.estimate import estimate, run_seconds
+from favorit.study.load import built_in
+from favorit.study.plan import Plan, index_path, make_plan, write_index
+from favorit.training.folder import RunFolder
+from training_helpers import DATA, MODEL, TRAIN, fit, pictures, tiny
+
+BASE: dict[str, Any] = {
+    "data.name": DATA,
+    **{f"model.{key}": value for key, value in MODEL.items()},
+    **{f"train.{key}": value for key, value in TRAIN.items()},
+}
+
+
+@pytest.fixture(autouse=True)
+def _no_data_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAVORIT_DATA", str(tmp_path / "data"))
+
+
+def plan(points: Points, **changes: Any) -> Plan:
+    return make_plan(Study("mine", "Why?", {**BASE, **changes}, points), Options())
+
+
+@pytest.mark.parametrize("name", built_in())
+def test_every_built_in_study_plans_without_its_data(name, tmp_path: Path):
+    """Each model is built (without weights), each point resolved; those of data that are not there are named with what brings them."""
+    study = load_study(name)
+    found = make_plan(study, Options(protocol="sound" if study.sound else "published"))
+    assert len(found.tasks) == len(study.points)
+    absent = {task.config.data.name for task in found.tasks if task.name in found.absent}
+    assert absent == {task.config.data.name for task in found.tasks} - {"digits"}
+    for data in absent:
+        assert f"{data} is not in {tmp_path / 'data'}: 'favorit data fetch {data}' brings it" in found.absent.values()
+    assert {bool(task.id) for task in found.tasks} == {name == "quickstart"}
+    assert all(found.images[data] == ((60_000, 10_000) if data == "mnist" else (50_000, 10_000)) for data in absent)
+
+
+def test_tasks_are_what_training_makes_of_the_points(tmp_path: Path):
+    found = plan(product({"model.layout": ["softmax", "uniform"]}))
+    run, _ = fit(tmp_path, tiny(model=dict(layout="uniform")))
+    assert [task.name for task in found.tasks] == ["layout=softmax", "layout=uniform"]
+    assert found.tasks[1].id == run.id
+    assert found.tasks[1].config == run.config
+    assert found.images == {DATA: (96, 48)}
+
+
+def test_planning_costs_no_weights():
+    """A model of 4 billion parameters is checked like any other."""
+    found = plan(product({"model.dim": [8, 8192], "model.mlp_dim": [32768]}))
+    assert found.tasks[1].config.model.dim == 8192
+
+
+def test_the_model_is_built_as_training_would():
+    """What is built without values has the shapes of what is trained."""
+    config = plan(product({"model.layout": ["favor(m=8)"]})).tasks[0].config.model
+    with torch.device("meta"):
+        shapes = {name: tensor.shape for name, tensor in create_model(config, seed=0).state_dict().items()}
+    assert shapes == {name: tensor.shape for name, tensor in create_model(config, seed=0).state_dict().items()}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model.layout": "sofmax"}, "unknown layout or mixer 'sofmax': did you mean 'softmax'"),
+        ({"model.layout": "relu(causal=True)"}, "causal"),
+        ({"model.stem": "patch(3)"}, "patch"),
+        ({"data.name": "minst"}, "unknown data set 'minst': did you mean 'mnist'"),
+        ({"data.name": "folder:nowhere"}, "nowhere"),
+        ({"data.subset": 97}, "subset=97"),
+        ({"data.augment": "flop"}, "unknown augmentation 'flop': did you mean 'flip'"),
+        ({"train.optimizer": "adan"}, "unknown optimizer 'adan': did you mean 'adam'"),
+        ({"train.schedule": "cosinus"}, "unknown schedule 'cosinus': did you mean 'cosine'"),
+        ({"train.batch_size": 500, "train.drop_last": True}, "batch_size=500"),
+    ],
+)
+def test_what_training_would_refuse_is_refused_with_the_name_of_the_point(changes, message):
+    with pytest.raises(FavoritError) as error:
+        plan(Points({}, changes))
+    assert message in str(error.value)
+    shown = ", ".join(f"{key.split('.')[-1]}" for key in changes if key != "data.name")
+    assert str(error.value).startswith("study mine, point '")
+    assert shown.split(", ")[0] in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_points_that_are_the_same_run_are_refused():
+    """relu(64) is relu(m=64), and a layout's name is its pattern."""
+    points = product({"model.layout": ["relu(m=64)", "relu(64)"]})
+    with pytest.raises(FavoritError, match=r"points 'layout=relu\(m=64\)' and 'layout=relu\(64\)' are the same run \([0-9a-f]{16}\)"):
+        plan(points)
+
+
+def test_the_other_data_sets_of_a_study_are_planned(tmp_path: Path):
+    found = plan(product({"data.name": ["mnist", "digits"], "model.stem": ["patch(4)"]}))
+    assert list(found.absent) == ["data=mnist"]
+    assert [task.name for task in found.ready] == ["data=digits"]
+
+
+# the index
+
+
+def test_status_needs_neither_torch_nor_data_once_planned(tmp_path: Path):
+    images = pictures(tmp_path / "images", {"black": 12, "white": 12})
+    path = tmp_path / "mine.py"
+    base = {**BASE, "data.name": f"folder('{images}', 8)", "data.validation": 0.25}
+    points = "product({'model.layout': ['softmax', 'none']})"
+    path.write_text(f"from favorit.study import Study, product\nSTUDY = Study('mine', '?', {base!r}, {points})\n")
+    out = tmp_path / "runs"
+    run, _ = fit(out, load_study(path).configs()["layout=none"])
+    assert [(state.name, state.status) for state in status(path, out)] == [("layout=softmax", "missing"), ("layout=none", "complete")]
+    images.rename(tmp_path / "elsewhere")
+    code = (
+        "import sys, json\nfrom favorit.study import status\n"
+        f"found = status({str(path)!r}, {str(out)!r})\n"
+        "print(json.dumps([[s.id, s.status, s.accuracy] for s in found] + ['torch' in sys.modules]))"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True).stdout
+    *found, heavy = json.loads(said)
+    assert found[1] == [run.id, "complete", run.result["test"]["accuracy"]]
+    assert not heavy
+
+
+def test_the_index_may_be_deleted_or_damaged(tmp_path: Path):
+    study = Study("mine", "?", BASE, product(seed=[0, 1]))
+    found = make_plan(study, Options())
+    write_index(found, tmp_path)
+    index = index_path(study, Options(), tmp_path)
+    expected = status(study, tmp_path)
+    for spoil in (index.unlink, lambda: index.write_text("{"), lambda: index.write_text('{"schema": 1, "points": 3}')):
+        spoil()
+        assert status(study, tmp_path) == expected
+        assert json.loads(index.read_text())["points"] == [[task.name, task.group, task.id] for task in found.tasks]
+
+
+def test_the_index_is_of_these_points_and_options(tmp_path: Path):
+    study = Study("mine", "?", BASE, product(seed=[0, 1]))
+    paths = {
+        index_path(replace(study, points=points), options, tmp_path)
+        for points in (product(seed=[0, 1]), product(seed=[0, 2]))
+        for options in (Options(), Options(epochs=1), Options(subset=50), Options(seeds=(7,)), Options(protocol="sound"), Options(only="0"))
+    }
+    assert len(paths) == 12
+
+
+def test_states_of_a_study(tmp_path: Path):
+    study = Study("mine", "?", BASE, product({"train.lr": [0.01, 1e30, 0.02, 0.03, 0.04]}))
+    configs = study.configs()
+    complete, _ = fit(tmp_path, configs["lr=0.01"])
+    with pytest.raises(FavoritError):
+        fit(tmp_path, configs["lr=1e+30"])
+    with pytest.raises(KeyboardInterrupt):
+        fit(tmp_path, configs["lr=0.02"], checkpoint_seconds=_Interrupt())
+    held = RunFolder(tmp_path / next(task.id for task in make_plan(study, Options()).tasks if task.name == "lr=0.03"))
+    with held.lock():
+        held.write_config({"config": {}, "data": {}})
+        states = {state.name: state for state in status(study, tmp_path)}
+    assert {name: state.status for name, state in states.items()} == {
+        "lr=0.01": "complete",
+        "lr=1e+30": "failed",
+        "lr=0.02": "stopped",
+        "lr=0.03": "training",
+        "lr=0.04": "missing",
+    }
+    assert states["lr=0.01"].accuracy == complete.result["test"]["accuracy"]
+    assert "the loss became nan" in (states["lr=1e+30"].error or "")
+    assert (states["lr=0.02"].epochs, states["lr=0.02"].error) == (0, None)
+
+
+class _Interrupt(float):
+    """A number of seconds that, asked whether it has passed, stands for Ctrl-C."""
+
+    def __le__(self, other: float) -> bool:
+        raise KeyboardInterrupt
+
+
+# the estimate
+
+
+def test_each_shape_is_timed_once():
+    found = plan(product({"model.dim": [8, 16], "train.lr": [0.01, 0.02], "train.epochs": [2, 4]}))
+    timed: list[str] = []
+    threads = torch.get_num_threads()
+    seconds = estimate(found.tasks, found.images, threads=1, tell=lambda task: timed.append(task.name))
+    assert torch.get_num_threads() == threads
+    assert timed == ["dim=8 lr=0.01 epochs=2", "dim=16 lr=0.01 epochs=2"]
+    assert seconds.keys() == {task.name for task in found.tasks}
+    for dim in (8, 16):
+        assert 0 < seconds[f"dim={dim} lr=0.01 epochs=2"] == seconds[f"dim={dim} lr=0.02 epochs=2"] < seconds[f"dim={dim} lr=0.02 epochs=4"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        # 96 images, 10 of them set aside: 6 steps of 16 at 1 s and 0.1 s an image; looking at an image costs a third of that
+        ({"data.validation": 0.104}, 2 * (6 * 1.0 + 86 * 0.1 + 10 * 0.1 / 3) + 48 * 0.1 / 3),
+        ({"data.validation": 32}, 2 * (4 * 1.0 + 64 * 0.1 + 32 * 0.1 / 3) + 48 * 0.1 / 3),
+        ({"data.validation": 0, "train.select": "last", "train.epochs": 5}, 5 * (6 * 1.0 + 96 * 0.1) + 48 * 0.1 / 3),
+        ({"data.folds": 3, "data.fold": 0}, 2 * (4 * 1.0 + 64 * 0.1 + 32 * 0.1 / 3) + 48 * 0.1 / 3),
+        (
+            {"data.subset": 48, "data.test_subset": 12, "data.folds": 3, "data.fold": 0},
+            2 * (2 * 1.0 + 32 * 0.1 + 16 * 0.1 / 3) + 12 * 0.1 / 3,
+        ),
+    ],
+)
+def test_seconds_of_a_run(changes, expected):
+    (task,) = plan(product(), **changes).tasks
+    assert run_seconds(task.config, 96, 48, 1.0, 0.1) == pytest.approx(expected)
