@@ -4,8 +4,9 @@ Each model has the optimiser, rate, batch and schedule of its own table: StepLR 
 epochs for GELU. All: crop and flip, stratified 5-fold (this is fold 0 of `data.folds`; `favorit train --folds 5` or `product({"data.fold":
 range(5)})` make the others), clipping at 1.0, at most 100 epochs, stopped by 10 without a better validation loss. What is not stated (the
 batch of the ViT, both learned kernels but for dropout, SGD and 512 features) follows the ReLU model. The tuning rounds of ELU and GELU are
-those of its tables. CIFAR-100 has one published number and no recipe: a fixed schedule and its last epoch. It used mixed precision on an
-A100; here 32 bits, because half precision is slower on CPUs. Pretrained starts come with conversion.
+those of its tables; the controls stand in the model of its best kernel. CIFAR-100 has one published number and no recipe: a fixed schedule
+and its last epoch. It used mixed precision on an A100; here 32 bits, because half precision is slower on CPUs. Pretrained starts come with
+conversion.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ RECIPES: dict[str, dict[str, Any]] = {
 
 KERNELS = Points(*({"model.preset": f"conv-{name}{form}", **recipe} for name, recipe in RECIPES.items() for form in ("", "-grid")))
 VIT = Points({"model.preset": "kernel-vit", **ADAM, "train.lr": 5e-4})
-CONTROLS = Points({"model.preset": "conv-relu-grid", **SGD}) * product({"model.layout": ["uniform", "none"]})
+CONTROLS = Points({"model.preset": "conv-gelu-grid", **RECIPES["gelu"]}) * product({"model.layout": ["uniform", "none"]})
 
 
 def elu(alpha: float, m: int, depth: int, dropout: float, lr: float, batch: int) -> dict[str, Any]:

@@ -6,6 +6,8 @@ moment. Libraries and the last data sets stay in memory from task to task.
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import os
 import signal
 import sys
@@ -98,7 +100,7 @@ def _attempt(task: Task, order: Order, read: Any, tell: Callable[[TaskEvent], No
         if isinstance(event, Epoch | Checkpoint) and time.monotonic() >= order.deadline:
             raise _TimeIsUpError("the time is up; the same command goes on")
 
-    _forget_peak()
+    _forget()
     try:
         run = train(
             task.config,
@@ -119,8 +121,12 @@ def _attempt(task: Task, order: Order, read: Any, tell: Callable[[TaskEvent], No
         return Broke(task, said(error))
 
 
-def _forget_peak() -> None:
-    """Lets the system's record of this process's largest size begin anew, so that a run does not report that of an earlier one."""
+def _forget() -> None:
+    """Gives the memory of the last run back, and lets the system's record of the largest size begin anew: a run reports its own."""
+    gc.collect()
+    gc.freeze()  # what stays, the libraries above all, need not be looked through again
+    if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
+        trim(0)
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
 
