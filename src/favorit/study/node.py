@@ -19,7 +19,7 @@ from favorit.study.join import find, room
 from favorit.study.load import said
 from favorit.study.tasks import Task
 from favorit.study.travel import Contents, lay_down, pack
-from favorit.study.worker import DATA_SETS, _forget_peak
+from favorit.study.worker import DATA_SETS, forget
 from favorit.training.events import Begin, Checkpoint, End, Epoch, Event
 from favorit.training.folder import RunFolder
 
@@ -91,7 +91,7 @@ def _train(task: Task, place: str, order: Order, workers: int, hand: Callable[[E
     from favorit.training.run import train
 
     torch.set_num_threads(int(order.wanted["CPU"]))  # in this thread: OpenMP keeps a number for each
-    _forget_peak()
+    forget()
     train(
         task.config,
         out=place,

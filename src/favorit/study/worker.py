@@ -100,7 +100,7 @@ def _attempt(task: Task, order: Order, read: Any, tell: Callable[[TaskEvent], No
         if isinstance(event, Epoch | Checkpoint) and time.monotonic() >= order.deadline:
             raise _TimeIsUpError("the time is up; the same command goes on")
 
-    _forget()
+    forget()
     try:
         run = train(
             task.config,
@@ -121,7 +121,7 @@ def _attempt(task: Task, order: Order, read: Any, tell: Callable[[TaskEvent], No
         return Broke(task, said(error))
 
 
-def _forget() -> None:
+def forget() -> None:
     """Gives the memory of the last run back, and lets the system's record of the largest size begin anew: a run reports its own."""
     gc.collect()
     gc.freeze()  # what stays, the libraries above all, need not be looked through again
