@@ -8,10 +8,12 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from checks import builder, gradients, tensors
+from checks import assert_close, builder, gradients, tensors
 from favorit.attention import softmax, streamed
-from favorit.attention.blocks import over_blocks, slices
+from favorit.attention.blocks import even, over_blocks, slices
 from favorit.measure import flops
 
 CPU = torch.device("cpu")
@@ -86,3 +88,24 @@ def test_what_counts_operations_sees_those_of_all_blocks(three_threads: None, mo
     counted = flops(mixer, *tensors(70, 6))[""]
     torch.set_num_threads(1)
     assert counted == flops(mixer, *tensors(70, 6))[""] > 0
+
+
+@given(length=st.integers(1, 400), most=st.integers(0, 300), threads=st.integers(1, 8))
+def test_even_pieces_fit_and_leave_no_thread_without(length: int, most: int, threads: int) -> None:
+    size = even(length, most, threads)
+    pieces = slices(length, size)
+    assert 1 <= size <= max(most, 1)
+    assert len(pieces) >= min(threads, length) / 2
+
+
+@pytest.mark.parametrize("spec", ["relu(m=16)", "relu", "favor(m=16)", "learned(m=5)"])
+def test_blocks_of_one_image_take_views_of_a_packed_projection(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where q, k and v are views of one product, as in the layer, a block of one image is no copy and not contiguous."""
+    monkeypatch.setattr(streamed, "FEW_NUMBERS", 0)
+    monkeypatch.setattr(streamed, "BLOCK_NUMBERS", 1)
+    mixer = builder(spec)(head_dim=8, tokens=70)
+    packed = torch.randn(3, 70, 3, 2, 8, requires_grad=True)
+    q, k, v = (part.transpose(1, 2) for part in packed.unbind(2))
+    (ours,) = gradients(mixer(q, k, v), packed)
+    (twin,) = gradients(mixer.weights(q, k) @ v, packed)
+    assert_close(ours, twin, 1e-5)

@@ -47,11 +47,11 @@ def test_flops_of_known_layers_are_counted_by_hand():
 
 
 def test_flops_of_linear_attention_are_linear_in_the_tokens():
-    """relu: features phi(k)^T [v, 1] and phi(q) (...), each N M (D + 1), with M rows of projection for q and for k before."""
+    """relu: phi(k)^T v and phi(q) (...), each N M D, with M rows of projection for q and for k before; the normaliser is a sum."""
     dim, heads, width, m, n = 64, 4, 16, 32, 65
     found = rows(layout="relu(m=32)")["blocks.0.attention"]
     linear = 2 * n * dim * 3 * dim + 2 * n * dim * dim
-    assert found.flops == linear + heads * (2 * 2 * n * m * width + 2 * 2 * n * m * (width + 1))
+    assert found.flops == linear + heads * (2 * 2 * n * m * width + 2 * 2 * n * m * width)
 
 
 def test_rows_say_what_and_how_large():

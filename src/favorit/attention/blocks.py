@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache
 from threading import Barrier
 from typing import TypeVar
@@ -27,6 +27,12 @@ def slices(length: int, size: int) -> list[slice]:
     return [slice(start, min(start + size, length)) for start in range(0, length, size)]
 
 
+def even(length: int, most: int, threads: int) -> int:
+    """The size of pieces of 0..length, at most `most`: as many pieces for each thread, as even as can be."""
+    rounds = -(-length // (max(most, 1) * threads))
+    return -(-length // (rounds * threads))
+
+
 def over_blocks(
     work: Callable[[Block, Room], Result], blocks: Sequence[Block], device: torch.device, room: Callable[[], Room]
 ) -> list[Result]:
@@ -37,10 +43,9 @@ def over_blocks(
     threads = min(torch.get_num_threads(), len(blocks))
     todo = deque(enumerate(blocks))
     done: dict[int, Result] = {}
-    inference = torch.is_inference_mode_enabled()
 
     def take() -> None:
-        with torch.inference_mode(inference), torch.no_grad():
+        with torch.no_grad():
             own = room()
             while todo:
                 try:
@@ -49,13 +54,30 @@ def over_blocks(
                     return
                 done[index] = work(block, own)
 
-    # A mode that watches operations (counting FLOPs or memory) sees those of its own thread only.
-    if threads == 1 or device.type != "cpu" or _get_current_dispatch_mode() is not None:
+    if threads == 1 or device.type != "cpu" or is_watched():
         take()
     else:
-        for future in [_pool(threads, os.getpid()).submit(take) for _ in range(threads)]:
-            future.result()
+        at_once([take] * threads)
     return [done[index] for index in range(len(blocks))]
+
+
+def is_watched() -> bool:
+    """Whether a mode follows the operations (counting FLOPs or memory): it sees those of its own thread only."""
+    return _get_current_dispatch_mode() is not None
+
+
+def at_once(calls: Sequence[Callable[[], Result]]) -> list[Result]:
+    """[call() for call in calls], each on a thread that computes alone, under the modes of this one (gradients, inference, autocast)."""
+    inference, grad = torch.is_inference_mode_enabled(), torch.is_grad_enabled()
+    autocast, dtype = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
+
+    def under_modes(call: Callable[[], Result]) -> Result:
+        with torch.inference_mode(inference), torch.set_grad_enabled(grad), torch.autocast("cpu", dtype, enabled=autocast):
+            return call()
+
+    futures = [_pool(len(calls), os.getpid()).submit(under_modes, call) for call in calls]
+    wait(futures)  # also where one fails: what the others still write to must not be reused
+    return [future.result() for future in futures]
 
 
 @cache

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from favorit.attention.kernel import Kernel, Lifted, project
+from favorit.attention.kernel import Kernel, Lift, Lifted, project
 from favorit.attention.linear import kernel
 from favorit.attention.random_features import RandomRows, RowNorm
 from favorit.errors import FavoritError
@@ -54,33 +54,39 @@ class Favor(Kernel):
         r = exponent.detach().amax(-1, keepdim=True)
         return torch.exp(exponent - r), r
 
-    def lift(self, x: Tensor, as_keys: bool, room: Tensor) -> Lifted:
+    def lifter(self, dtype: torch.dtype, pulled: bool) -> Lift:
         if self.mirrored:
-            return super().lift(x, as_keys, room)
-        rows = self._rows(x)
-        phi = project(x, rows, room)
-        top = phi.amax(-1, keepdim=True)
-        phi.sub_(top).exp_()
+            return super().lifter(dtype, pulled)
+        rows = self._rows(dtype)
+        columns = rows.t()
 
-        def pull(grad: Tensor) -> tuple[Tensor, list[Tensor | None]]:
-            of_exponent = grad.mul_(phi)
-            of_x = of_exponent @ rows
-            if as_keys:  # |k~|^2 / 2 is subtracted from every exponent of a key
-                of_x.sub_(x * of_exponent.sum(-1, keepdim=True), alpha=x.shape[-1] ** -0.5)
-            return of_x, []
+        def lift(x: Tensor, as_keys: bool, room: Tensor) -> Lifted:
+            phi = project(x, columns, room)
+            top = phi.amax(-1, keepdim=True)
+            phi.sub_(top).exp_()
 
-        return Lifted(phi, top - _half_square(x) if as_keys else top, pull)
+            def pull(grad: Tensor) -> tuple[Tensor, list[Tensor | None]]:
+                of_exponent = grad.mul_(phi)
+                of_x = of_exponent @ rows
+                if as_keys:  # |k~|^2 / 2 is subtracted from every exponent of a key
+                    of_x.addcmul_(x, of_exponent.sum(-1, keepdim=True), value=-(x.shape[-1] ** -0.5))
+                return of_x, []
+
+            return Lifted(phi, top.sub_(_half_square(x)) if as_keys else None, pull)
+
+        return lift
 
     def redraw(self, index: int) -> None:
         self.projection.redraw(index)
 
     def _exponent(self, x: Tensor) -> Tensor:
-        u = F.linear(x, self._rows(x))
+        u = F.linear(x, self._rows(x.dtype))
         return torch.cat([u, -u], -1) if self.mirrored else u
 
-    def _rows(self, x: Tensor) -> Tensor:
+    def _rows(self, dtype: torch.dtype) -> Tensor:
         """W / D^(1/4): scaling the rows is cheaper than scaling all tokens."""
-        return self.projection.rows.to(x.dtype) * x.shape[-1] ** -0.25
+        rows = self.projection.rows
+        return rows.to(dtype) * rows.shape[-1] ** -0.25
 
 
 def _half_square(x: Tensor) -> Tensor:

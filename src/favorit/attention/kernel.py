@@ -14,15 +14,19 @@ from torch import Tensor, nn
 
 
 class Lifted(NamedTuple):
-    """Features phi (..., N, M), their r (..., N, 1; what it is for queries does not matter), and the function from the gradient of phi to
-    that of x and those of the parameters that need one.
+    """Features phi (..., N, M), the r of keys (..., N, 1), and the function from the gradient of phi to that of x and those of the
+    parameters that need one.
 
     `pull` may overwrite what it is given.
     """
 
     phi: Tensor
-    r: Tensor
+    r: Tensor | None
     pull: Callable[[Tensor], tuple[Tensor, list[Tensor | None]]]
+
+
+# (x (..., N, D), whether as keys, memory (..., N, M) that may be used for phi) -> features
+Lift = Callable[[Tensor, bool, Tensor], Lifted]
 
 
 class Kernel(nn.Module, ABC):
@@ -41,20 +45,25 @@ class Kernel(nn.Module, ABC):
         """
         return self.queries(k), None
 
-    def lift(self, x: Tensor, as_keys: bool, room: Tensor) -> Lifted:
-        """The features of x for a backward by hand; `pull` works where gradients are enabled.
+    def lifter(self, dtype: torch.dtype, pulled: bool) -> Lift:
+        """The features of many blocks of tokens, for a backward by hand; `pulled` says whether gradients will be pulled through them.
 
-        `room` is memory as large as phi that may be used for it. By autograd; a kernel that knows its derivative saves that and the memory.
+        By autograd; a kernel that knows its derivative saves that and the memory.
         """
-        leaf = x.detach().requires_grad_(torch.is_grad_enabled())
-        phi, r = self.keys(leaf) if as_keys else (self.queries(leaf), None)
-        wanted = (leaf, *(p for p in self.parameters() if p.requires_grad))
+        trained = [p for p in self.parameters() if p.requires_grad]
 
-        def pull(grad: Tensor) -> tuple[Tensor, list[Tensor | None]]:
-            of_x, *others = torch.autograd.grad(phi, wanted, grad, allow_unused=True)
-            return of_x, [*others]
+        def lift(x: Tensor, as_keys: bool, room: Tensor) -> Lifted:
+            leaf = x.detach().requires_grad_(pulled)
+            with torch.set_grad_enabled(pulled):
+                phi, r = self.keys(leaf) if as_keys else (self.queries(leaf), None)
 
-        return Lifted(phi.detach(), or_zero(r, phi), pull)
+            def pull(grad: Tensor) -> tuple[Tensor, list[Tensor | None]]:
+                of_x, *others = torch.autograd.grad(phi, (leaf, *trained), grad, allow_unused=True)
+                return of_x, [*others]
+
+            return Lifted(phi.detach(), r, pull)
+
+        return lift
 
     def scalars(self) -> dict[str, float]:
         """Learned numbers worth watching while a model trains."""
@@ -69,7 +78,7 @@ def or_zero(r: Tensor | None, phi: Tensor) -> Tensor:
     return phi.new_zeros(*phi.shape[:-1], 1) if r is None else r
 
 
-def project(x: Tensor, rows: Tensor, room: Tensor) -> Tensor:
-    """x rows^T in `room`: (..., N, D), (M, D) -> (..., N, M)."""
-    torch.mm(x.reshape(-1, x.shape[-1]), rows.t(), out=room.view(-1, len(rows)))
-    return room.view(*x.shape[:-1], len(rows))
+def project(x: Tensor, columns: Tensor, room: Tensor) -> Tensor:
+    """x columns in `room`: (..., N, D), (D, M) -> (..., N, M)."""
+    torch.mm(x.view(-1, x.shape[-1]), columns, out=room.view(-1, columns.shape[-1]))
+    return room

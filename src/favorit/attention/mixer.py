@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -77,12 +77,18 @@ def allowed_keys(q: Tensor, k: Tensor, key_mask: Tensor | None, causal: bool) ->
     return allowed
 
 
-@contextmanager
-def full_precision(*tensors: Tensor) -> Iterator[list[Tensor]]:
+def full_precision(*tensors: Tensor) -> AbstractContextManager[list[Tensor]]:
     """The tensors in fp32 or better, with autocast off: sums of many positive features overflow in half precision."""
     wide, device = torch.promote_types(tensors[0].dtype, torch.float32), tensors[0].device.type
-    with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():
-        yield [tensor.to(wide) for tensor in tensors]
+    ready = [tensor.to(wide) for tensor in tensors]
+    # Without autocast nothing has to be undone, and on short sequences a context of our own would cost as much as a product.
+    return _without_autocast(device, ready) if torch.is_autocast_enabled(device) else nullcontext(ready)
+
+
+@contextmanager
+def _without_autocast(device: str, tensors: list[Tensor]) -> Iterator[list[Tensor]]:
+    with torch.autocast(device, enabled=False):
+        yield tensors
 
 
 def output_dtype(v: Tensor) -> torch.dtype:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from favorit.attention.kernel import Kernel, Lifted, project
+from favorit.attention.kernel import Kernel, Lift, Lifted, project
 from favorit.attention.linear import add_kernel
 from favorit.attention.random_features import RandomRows
 from favorit.errors import FavoritError
@@ -63,26 +63,31 @@ class Pointwise(Kernel):
                 self.projection = projection
 
     def queries(self, q: Tensor) -> Tensor:
-        scale = q.shape[-1] ** -self.power
-        rows = self.learned_rows if self.projection is None else self.projection.rows
-        # Scaling the rows is cheaper than scaling all tokens.
-        x = q * scale if rows is None else F.linear(q, rows.to(q.dtype) * scale)
-        return self.f(x) + self.eps
+        rows = self._rows(q.dtype)
+        return self.f(q * q.shape[-1] ** -self.power if rows is None else F.linear(q, rows)) + self.eps
 
-    def lift(self, x: Tensor, as_keys: bool, room: Tensor) -> Lifted:
-        slope = self.slope
+    def lifter(self, dtype: torch.dtype, pulled: bool) -> Lift:
+        f, slope, eps, rows, power = self.f, self.slope, self.eps, self._rows(dtype), self.power
         if slope is None or self.learned_rows is not None:
-            return super().lift(x, as_keys, room)
-        scale = x.shape[-1] ** -self.power
-        rows = None if self.projection is None else self.projection.rows.to(x.dtype) * scale
-        u = torch.mul(x, scale, out=room.view_as(x)) if rows is None else project(x, rows, room)
-        phi = self.f(u).add_(self.eps)
+            return super().lifter(dtype, pulled)
+        columns = None if rows is None else rows.t()
 
-        def pull(grad: Tensor) -> tuple[Tensor, list[Tensor | None]]:
-            of_u = slope(grad, phi, self.eps)
-            return of_u.mul_(scale) if rows is None else of_u @ rows, []
+        def lift(x: Tensor, as_keys: bool, room: Tensor) -> Lifted:
+            scale = x.shape[-1] ** -power
+            phi = f(torch.mul(x, scale, out=room) if columns is None else project(x, columns, room)).add_(eps)
 
-        return Lifted(phi, x.new_zeros(*x.shape[:-1], 1), pull)
+            def pull(grad: Tensor) -> tuple[Tensor, list[Tensor | None]]:
+                of_u = slope(grad, phi, eps)
+                return of_u.mul_(scale) if rows is None else of_u @ rows, []
+
+            return Lifted(phi, None, pull)
+
+        return lift
+
+    def _rows(self, dtype: torch.dtype) -> Tensor | None:
+        """P / D^s: scaling the rows is cheaper than scaling all tokens."""
+        rows = self.learned_rows if self.projection is None else self.projection.rows
+        return None if rows is None else rows.to(dtype) * rows.shape[-1] ** -self.power
 
     def redraw(self, index: int) -> None:
         if self.projection is not None:
@@ -105,7 +110,7 @@ def pointwise(f: Callable[..., Tensor]) -> Callable[..., Tensor]:
 @pointwise
 def relu(x: Tensor) -> Tensor:
     """f(x) = max(x, 0)."""
-    return F.relu(x, inplace=True)
+    return x.relu_()
 
 
 @pointwise

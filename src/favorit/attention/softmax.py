@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from favorit.attention.blocks import over_blocks, slices
+from favorit.attention.blocks import even, over_blocks, slices
 from favorit.attention.mixer import MIXERS, Mixer, allowed_keys, full_precision
 
 # Up to this many tokens, training on a CPU is 1.1 to 1.5 times faster with explicit weights in blocks than with torch's fused kernel
@@ -107,7 +107,7 @@ class _Short(torch.autograd.Function):
 
 def _images(q: Tensor, k: Tensor) -> int:
     """The images of a block: as many as fit, and at least a block for every thread."""
-    return max(1, min(-(-len(q) // torch.get_num_threads()), BLOCK_NUMBERS // (q.shape[1] * q.shape[2] * k.shape[2])))
+    return even(len(q), BLOCK_NUMBERS // (q.shape[1] * q.shape[2] * k.shape[2]), torch.get_num_threads())
 
 
 def _over_images(work: Callable[[slice, Tensor], None], q: Tensor, k: Tensor) -> None:

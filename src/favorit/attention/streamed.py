@@ -10,22 +10,20 @@ Shapes: B batch, H heads, N tokens, D head width, M features, G images x heads o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from favorit.attention.blocks import over_blocks, slices
-
-if TYPE_CHECKING:
-    from favorit.attention.kernel import Kernel, Lifted
+from favorit.attention.blocks import even, over_blocks, slices
+from favorit.attention.kernel import Kernel, Lift, Lifted, or_zero
 
 # Added to the mean weight of a row: a row whose features all vanish becomes the mean of v instead of 0/0.
 TINY = 1e-30
 # Features of one block, in numbers: 2 MiB of fp32, measured best on a CPU with 512 KiB of L2 for each core (LOG.md).
-BLOCK_NUMBERS = 1 << 19
+BLOCK_NUMBERS = 1 << 20
 SHORTEST_BLOCK = 64
 # Up to this many features in all, cutting them into blocks costs more than it saves (LOG.md).
 FEW_NUMBERS = 1 << 20
@@ -40,14 +38,19 @@ def finite(r: Tensor) -> Tensor:
 
 def plain(phi_q: Tensor, phi_k: Tensor, r: Tensor | None, v: Tensor) -> Tensor:
     """The same in a few lines, all features at once: for features that are few, and for `torch.compile`."""
-    v_and_one = F.pad(v, (0, 1), value=1.0)
-    seen = v_and_one
+    heads = phi_q.shape[:2]
+    # Of a few thousand numbers an operation costs what its call costs: products of three dimensions, and as few as can be.
+    phi_q, phi_k, v = phi_q.flatten(0, 1), phi_k.flatten(0, 1), v.flatten(0, 1)
+    seen, z = v, phi_k
+    few: Tensor | float = TINY * v.shape[1]
     if r is not None:
-        seen = v_and_one * (r > -torch.inf)
-        v_and_one = v_and_one * torch.exp(r - finite(r.amax(-2, keepdim=True)))
-    sums = phi_q @ (v_and_one.mT @ phi_k).mT + TINY * seen.sum(-2, keepdim=True)
-    # Where no key is seen all sums are 0: the quotient needs any denominator but 0.
-    return sums[..., :-1] / (sums[..., -1:] if r is None else sums[..., -1:].clamp(min=TINY))
+        r = r.flatten(0, 1)
+        kept, scale = r > -torch.inf, torch.exp(r - finite(r.amax(-2, keepdim=True)))
+        # Where no key is seen all sums are 0: the quotient needs any denominator but 0.
+        few = TINY * kept.sum(-2, keepdim=True).clamp(min=1)
+        seen, v, z = v * kept, v * scale, phi_k * scale
+    sums = torch.baddbmm(TINY * seen.sum(-2, keepdim=True), phi_q, torch.bmm(phi_k.mT, v))
+    return (sums / ((phi_q * z.sum(-2, keepdim=True)).sum(-1, keepdim=True) + few)).unflatten(0, heads)
 
 
 def streamed(kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
@@ -61,9 +64,8 @@ def block_sizes(batch: int, heads: int, tokens: int, features: int) -> tuple[int
     Where it can be, there is a block for every thread.
     """
     threads = torch.get_num_threads()
-    images = max(1, min(-(-batch // threads), BLOCK_NUMBERS // (heads * tokens * features)))
-    together = heads if batch >= threads else -(-heads // threads)
-    together = max(1, min(together, BLOCK_NUMBERS // (images * tokens * features)))
+    images = even(batch, BLOCK_NUMBERS // (heads * tokens * features), threads)
+    together = even(heads, BLOCK_NUMBERS // (images * tokens * features), -(-threads // batch))
     return images, together, max(min(SHORTEST_BLOCK, tokens), min(tokens, BLOCK_NUMBERS // (images * together * features)))
 
 
@@ -73,32 +75,36 @@ class _Streamed(torch.autograd.Function):
         images, heads, tokens = block_sizes(q.shape[0], q.shape[1], max(q.shape[-2], k.shape[-2]), kernel.features)
         places = [(b, h) for b in slices(q.shape[0], images) for h in slices(q.shape[1], heads)]
         room_size = images * heads * tokens * kernel.features
+        lift = kernel.lifter(v.dtype, pulled=False)
         kz = v.new_empty(*k.shape[:2], v.shape[-1] + 1, kernel.features)
         top = v.new_empty(*k.shape[:2], 1, 1)
         # In the layout of the packed projection that q usually is a view of, the layer's output needs no copy.
         out = v.new_empty(q.shape[0], q.shape[2], q.shape[1], v.shape[-1]).transpose(1, 2)
-        weight = v.new_empty(*q.shape[:3], 1)
+        weight = v.new_empty(*q.shape[:2], 1, q.shape[2])
 
         def attend(place: Place, room: Tensor) -> None:
-            q_GND, k_GND, v_GND, kept = _block(place, q, k, v, key_mask)
-            own_top = own_kz = v.new_zeros(())
+            q_GND, k_GND, v_GND, own_kz, own_top, own_weight = (_own(x, place) for x in (q, k, v, kz, top, weight))
+            kept = _kept(key_mask, place, v)
             for j in slices(k.shape[-2], tokens):
-                phi, r = _lift_keys(kernel, k_GND[:, j], kept, j, room)[:2]
-                higher = finite(r.amax(-2, keepdim=True))
-                higher = higher if j.start == 0 else torch.maximum(own_top, higher)
-                added = torch.bmm(_with_one(v_GND[:, j], torch.exp(r - higher)).mT, phi)
-                own_kz = added if j.start == 0 else torch.exp(own_top - higher) * own_kz + added
-                own_top = higher
+                phi, r, _ = _lift_keys(lift, k_GND, kept, j, room, kernel.features)
+                v_j, scale = _part(v_GND, j), None
+                if r is not None:
+                    higher = finite(r.amax(-2, keepdim=True))
+                    if j.start:
+                        higher = torch.maximum(own_top, higher)
+                        own_kz.mul_(torch.exp(own_top - higher))
+                    own_top.copy_(higher)
+                    scale = torch.exp(r - higher)
+                torch.baddbmm(own_kz, _with_one(v_j, scale).mT, phi, beta=bool(j.start), out=own_kz)
             seen = v_GND if kept is None else v_GND * kept
             count = float(k.shape[-2]) if kept is None else kept.sum(-2, keepdim=True, dtype=v.dtype).clamp(min=1)
             few, fallback = TINY * count, TINY * seen.sum(-2, keepdim=True)
             for i in slices(q.shape[-2], tokens):
-                phi = _lift(kernel, q_GND[:, i], False, room).phi
+                phi = _lift(lift, _part(q_GND, i), False, room, kernel.features).phi
                 # A row times a matrix: the column form of the same product takes a path eight times slower.
-                w = torch.bmm(own_kz[:, -1:], phi.mT).mT + few
-                _put(out, place, i, torch.bmm(phi, own_kz[:, :-1].mT).add_(fallback).div_(w))
-                _put(weight, place, i, w)
-            kz[place], top[place] = own_kz.view_as(kz[place]), own_top.view_as(top[place])
+                w = torch.bmm(own_kz[:, -1:], phi.mT).add_(few)
+                own_weight[..., i] = w
+                _put(out, place, i, torch.baddbmm(fallback, phi, own_kz[:, :-1].mT).div_(w.mT))
 
         over_blocks(attend, places, v.device, lambda: v.new_empty(room_size))
         ctx.kernel, ctx.key_mask, ctx.places, ctx.tokens, ctx.room_size = kernel, key_mask, places, tokens, room_size
@@ -109,17 +115,20 @@ class _Streamed(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, kz, top, out, weight, *parameters = ctx.saved_tensors
-        kernel, tokens = ctx.kernel, ctx.tokens
+        tokens, features = ctx.tokens, ctx.kernel.features
         grad_q, grad_k, grad_v = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
         trained = [p for p in parameters if p.requires_grad]
+        lift = ctx.kernel.lifter(v.dtype, pulled=True)
 
         def pull(place: Place, rooms: Tensor) -> list[Tensor]:
-            q_GND, k_GND, v_GND, kept = _block(place, q, k, v, ctx.key_mask)
-            own_kz, own_top, own_weight, own_out, own_grad = (x[place].flatten(0, 1) for x in (kz, top, weight, out, grad_out))
-            grad_kz, totals = torch.zeros_like(own_kz), [torch.zeros_like(p) for p in trained]
+            q_GND, k_GND, v_GND, own_kz, own_top, own_weight, own_out, own_grad = (
+                _own(x, place) for x in (q, k, v, kz, top, weight, out, grad_out)
+            )
+            kept = _kept(ctx.key_mask, place, v)
+            grad_kz, totals = torch.empty_like(own_kz), [torch.zeros_like(p) for p in trained]
 
             def through_features(lifted: Lifted, left: Tensor, right: Tensor) -> Tensor:
-                grad_phi = torch.bmm(left, right, out=rooms[1, : lifted.phi.numel()].view_as(lifted.phi))
+                grad_phi = torch.bmm(left, right, out=_room(rooms[1], left, features))
                 grad_x, others = lifted.pull(grad_phi)
                 for total, grad in zip(totals, others):
                     if grad is not None:
@@ -127,21 +136,20 @@ class _Streamed(torch.autograd.Function):
                 return grad_x
 
             # The quotient rule: the gradients of s_i and, as one more column, of w_i.
-            of_s = own_grad / own_weight
+            of_s = own_grad / own_weight.mT
             of_both = torch.cat([of_s, (of_s * own_out).sum(-1, keepdim=True).neg_()], -1)
             for i in slices(q.shape[-2], tokens):
-                with torch.enable_grad():
-                    lifted = _lift(kernel, q_GND[:, i], False, rooms[0])
-                grad_kz.baddbmm_(of_both[:, i].mT, lifted.phi)
-                _put(grad_q, place, i, through_features(lifted, of_both[:, i], own_kz))
+                lifted, of_both_i = _lift(lift, _part(q_GND, i), False, rooms[0], features), _part(of_both, i)
+                torch.baddbmm(grad_kz, of_both_i.mT, lifted.phi, beta=bool(i.start), out=grad_kz)
+                _put(grad_q, place, i, through_features(lifted, of_both_i, own_kz))
             fallback = TINY * of_s.sum(-2, keepdim=True)
             for j in slices(k.shape[-2], tokens):
-                with torch.enable_grad():
-                    lifted = _lift_keys(kernel, k_GND[:, j], kept, j, rooms[0])
-                scale = torch.exp(lifted.r - own_top)
-                of_v = torch.bmm(lifted.phi, grad_kz[:, :-1].mT).mul_(scale)
+                lifted = _lift_keys(lift, k_GND, kept, j, rooms[0], features)
+                scale = None if lifted.r is None else torch.exp(lifted.r - own_top)
+                of_v = torch.bmm(lifted.phi, grad_kz[:, :-1].mT)
+                of_v = of_v if scale is None else of_v.mul_(scale)
                 _put(grad_v, place, j, of_v.add_(fallback if kept is None else fallback * kept[:, j]))
-                _put(grad_k, place, j, through_features(lifted, _with_one(v_GND[:, j], scale), grad_kz))
+                _put(grad_k, place, j, through_features(lifted, _with_one(_part(v_GND, j), scale), grad_kz))
             return totals
 
         with torch.autocast(q.device.type, enabled=False):
@@ -150,32 +158,43 @@ class _Streamed(torch.autograd.Function):
         return None, None, grad_q, grad_k, grad_v, *(next(totals) if p.requires_grad else None for p in parameters)
 
 
-def _block(place: Place, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """The queries, keys and values of a block as (G,N,D), G = images x heads, and which keys are kept (G,N,1), None where all are.
+def _own(x: Tensor, place: Place) -> Tensor:
+    """(B,H,...) -> (G,...): a view of what is contiguous, else a copy, as a product of strided tokens takes half as long again."""
+    return x[place].flatten(0, 1).contiguous()
 
-    Contiguous copies: a projection of a strided view takes half as long again.
-    """
-    kept = None if key_mask is None else key_mask[place[0], None, :, None].expand(*v[place].shape[:3], 1).flatten(0, 1)
-    q_GND, k_GND, v_GND = (x.detach()[place].flatten(0, 1) for x in (q, k, v))
-    return q_GND, k_GND, v_GND, kept
+
+def _kept(key_mask: Tensor | None, place: Place, v: Tensor) -> Tensor | None:
+    """Which keys of a block a mask keeps (G,N,1), None where all are."""
+    return None if key_mask is None else key_mask[place[0], None, :, None].expand(*v[place].shape[:3], 1).flatten(0, 1)
+
+
+def _part(x: Tensor, tokens: slice) -> Tensor:
+    """Some tokens of (G,N,...). A view of all would cost as much as a small operation."""
+    return x if tokens.stop - tokens.start == x.shape[1] else x[:, tokens].contiguous()
 
 
 def _put(whole: Tensor, place: Place, tokens: slice, part: Tensor) -> None:
     """Writes what a block found, (G,N,...), to its place in (B,H,N,...)."""
-    own = whole[place][..., tokens, :]
-    own.copy_(part.view_as(own))
+    own = whole[(*place, tokens)]
+    own.copy_(part.view(own.shape))
 
 
-def _with_one(v: Tensor, scale: Tensor) -> Tensor:
-    """e_j [v_j, 1]."""
-    return torch.cat([scale * v, scale], -1)
+def _with_one(v: Tensor, scale: Tensor | None) -> Tensor:
+    """e_j [v_j, 1], e_j = 1 without a scale."""
+    return F.pad(v, (0, 1), value=1.0) if scale is None else torch.cat([scale * v, scale], -1)
 
 
-def _lift(kernel: Kernel, x: Tensor, as_keys: bool, room: Tensor) -> Lifted:
-    return kernel.lift(x, as_keys, room[: x[..., 0].numel() * kernel.features])
+def _room(memory: Tensor, x: Tensor, features: int) -> Tensor:
+    """The part of a thread's memory that the features of x (G,N,...) take up."""
+    groups, tokens = x.shape[:2]
+    return memory[: groups * tokens * features].view(groups, tokens, features)
 
 
-def _lift_keys(kernel: Kernel, k: Tensor, kept: Tensor | None, tokens: slice, room: Tensor) -> Lifted:
+def _lift(lift: Lift, x: Tensor, as_keys: bool, memory: Tensor, features: int) -> Lifted:
+    return lift(x, as_keys, _room(memory, x, features))
+
+
+def _lift_keys(lift: Lift, k: Tensor, kept: Tensor | None, tokens: slice, memory: Tensor, features: int) -> Lifted:
     """The features of keys; a key left out by the mask has r = -inf."""
-    lifted = _lift(kernel, k, True, room)
-    return lifted if kept is None else lifted._replace(r=lifted.r.masked_fill(~kept[:, tokens], -torch.inf))
+    lifted = _lift(lift, _part(k, tokens), True, memory, features)
+    return lifted if kept is None else lifted._replace(r=or_zero(lifted.r, lifted.phi).masked_fill(~kept[:, tokens], -torch.inf))
