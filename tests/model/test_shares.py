@@ -13,6 +13,7 @@ from checks import assert_close
 from favorit.measure import flops
 from favorit.model import ViT, create_model, preset
 from favorit.model import shares as sharing
+from favorit.model.drop import Dropout
 from favorit.model.shares import in_shares, shares
 
 CPU = torch.device("cpu")
@@ -115,11 +116,50 @@ def divided(model: nn.Module, batch: int = 64) -> bool:
     return shares(batch, CPU, model) > 1
 
 
-def test_what_draws_or_mixes_images_is_divided_in_evaluation_only() -> None:
-    for changes in ({"dropout": 0.1}, {"emb_dropout": 0.1}, {"drop_path": 0.1}, {"stem": "conv(channels=(4,))"}):
-        model = small(**changes)
-        assert not divided(model.train()), changes
-        assert divided(model.eval()), changes
+def test_batch_norm_is_divided_in_evaluation_only() -> None:
+    model = small(stem="conv(channels=(4,))")
+    assert not divided(model.train())
+    assert divided(model.eval())
+
+
+def test_a_dropout_of_torch_is_divided_in_evaluation_only() -> None:
+    """It draws from the global generator, whichever thread comes first."""
+    model = nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5))
+    assert not divided(model.train())
+    assert divided(model.eval())
+    assert divided(nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.0)))
+
+
+@pytest.mark.parametrize("changes", [{"dropout": 0.3}, {"emb_dropout": 0.3}, {"drop_path": 0.5}])
+def test_what_is_dropped_follows_the_global_seed(changes: dict[str, float]) -> None:
+    model, images = small(**changes).train(), pictures(64)
+    assert divided(model)
+
+    def drawn(seed: int) -> Tensor:
+        torch.manual_seed(seed)
+        return model(images)
+
+    assert torch.equal(drawn(0), drawn(0))
+    assert not torch.equal(drawn(0), drawn(1))
+    one, two = drawn(0), drawn(0)
+    for mine, twin in zip(*(torch.autograd.grad(out.sum(), list(model.parameters())) for out in (one, two)), strict=True):
+        assert torch.equal(mine, twin)
+
+
+def test_shares_drop_different_things() -> None:
+    """The same image in every share meets other masks, and what is kept is right in the mean."""
+    dropout = Dropout(0.25).train()
+    kept = in_shares(dropout, torch.ones(3000, 1, 4, 4, dtype=torch.float64), dropout)
+    assert set(kept.unique().tolist()) == {0.0, 1 / 0.75}
+    halves = kept.flatten(1).tensor_split(torch.get_num_threads())
+    assert not torch.equal(halves[0][:500], halves[1][:500])
+    assert abs(kept.mean().item() - 1) < 5 * (0.25 / 0.75 / kept.numel()) ** 0.5
+
+
+def test_evaluation_leaves_the_global_generator_alone() -> None:
+    model, before = small(dropout=0.3).eval(), torch.get_rng_state()
+    model(pictures())
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_hooks_see_the_whole_batch() -> None:

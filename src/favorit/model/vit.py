@@ -20,6 +20,7 @@ from favorit.config import ModelConfig
 from favorit.errors import FavoritError
 from favorit.grids import Grid
 from favorit.model.block import Block
+from favorit.model.drop import Dropout
 from favorit.model.head import HEADS
 from favorit.model.layout import layers
 from favorit.model.presets import preset
@@ -47,7 +48,7 @@ class ViT(nn.Module):
         head_dim = config.head_dim or config.dim // config.heads
         place: dict[str, Any] = dict(dim=config.dim, heads=config.heads, head_dim=head_dim, grid=grid, prefix=prefix, seed=seed)
         self.position = build_position(config.position, **place, only=Absolute)
-        self.dropout = nn.Dropout(config.emb_dropout)
+        self.dropout = Dropout(config.emb_dropout)
         self.blocks = nn.ModuleList()
         for layer, spec in enumerate(mixers):
             mixer = build_mixer(spec, heads=config.heads, head_dim=head_dim, tokens=prefix + tokens, prefix=prefix, layer=layer, seed=seed)
