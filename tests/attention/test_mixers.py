@@ -7,7 +7,7 @@ import torch
 
 import cases
 from checks import MIXER_CHECKS, builder
-from favorit.attention import KERNELS, MIXERS, Linear, streamed
+from favorit.attention import KERNELS, MIXERS, Linear, softmax, streamed
 
 SPECS = [(name, spec) for name, case in cases.MIXERS.items() for spec in case.specs]
 
@@ -41,12 +41,19 @@ def test_conformance(spec: str, check: str) -> None:
 
 @pytest.mark.parametrize(
     ("spec", "check"),
-    [(spec, check) for name, spec in SPECS if name in KERNELS for check in MIXER_CHECKS if check not in cases.MIXERS[name].excused],
+    [
+        (spec, check)
+        for name, spec in SPECS
+        if name in KERNELS or name == "softmax"
+        for check in MIXER_CHECKS
+        if check not in cases.MIXERS[name].excused
+    ],
 )
 def test_conformance_in_blocks(spec: str, check: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The path that large inputs take, also in blocks of a few tokens on several threads."""
     monkeypatch.setattr(streamed, "FEW_NUMBERS", 0)
     monkeypatch.setattr(streamed, "BLOCK_NUMBERS", 64 * 24)
+    monkeypatch.setattr(softmax, "FEWEST_KEPT", 0)
     MIXER_CHECKS[check](builder(spec))
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from unittest import mock
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,6 +9,7 @@ from hypothesis import strategies as st
 
 from checks import assert_close, builder, gradients, tensors
 from favorit.attention import Linear, softmax, streamed
+from favorit.attention.blocks import even, slices
 
 KERNELS = ["relu(m=24)", "favor(m=24)", "relu(m=8, learned=True)", "mixture", "learned(m=5)"]
 
@@ -40,18 +39,14 @@ def test_blocks_of_any_size_equal_the_plain_form(spec: str, numbers: int, masked
     heads=st.integers(1, 16),
     tokens=st.integers(1, 70_000),
     features=st.integers(1, 512),
-    threads=st.integers(1, 64),
 )
-def test_a_block_fits_unless_it_is_as_small_as_it_may_be(batch: int, heads: int, tokens: int, features: int, threads: int) -> None:
-    with mock.patch("torch.get_num_threads", return_value=threads):
-        images, together, length = streamed.block_sizes(batch, heads, tokens, features)
+def test_a_block_fits_unless_it_is_as_small_as_it_may_be(batch: int, heads: int, tokens: int, features: int) -> None:
+    images, together, length = streamed.block_sizes(batch, heads, tokens, features)
     assert 1 <= images <= batch
     assert 1 <= together <= heads
     assert min(streamed.SHORTEST_BLOCK, tokens) <= length <= tokens
     fits = images * together * length * features <= streamed.BLOCK_NUMBERS
     assert fits or (images == together == 1 and length == min(streamed.SHORTEST_BLOCK, tokens))
-    blocks = -(-batch // images) * -(-heads // together)
-    assert blocks >= min(threads, batch) / 2
 
 
 def test_no_buffer_of_tokens_times_features_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,11 +61,13 @@ def test_no_buffer_of_tokens_times_features_is_kept(monkeypatch: pytest.MonkeyPa
     assert max(sizes) <= max(q.numel(), 2 * 2 * 512 * (4 + 1))
 
 
-def test_weights_too_many_to_keep_take_the_fused_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_too_few_or_too_many_to_keep_take_the_fused_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     q, k, v = tensors(50, 16)
-    assert softmax.is_short(q, k, v)
-    monkeypatch.setattr(softmax, "MOST_KEPT", q.shape[0] * q.shape[1] * 50 * 50 - 1)
-    assert not softmax.is_short(q, k, v)
+    kept = q.shape[0] * q.shape[1] * 50 * 50
+    for fewest, most, short in [(kept, kept, True), (kept + 1, 2 * kept, False), (0, kept - 1, False)]:
+        monkeypatch.setattr(softmax, "FEWEST_KEPT", fewest)
+        monkeypatch.setattr(softmax, "MOST_KEPT", most)
+        assert softmax.is_short(q, k, v) == short
 
 
 @pytest.mark.parametrize("numbers", [1, 2 * 50 * 60, 1 << 19])
@@ -78,6 +75,7 @@ def test_weights_too_many_to_keep_take_the_fused_kernel(monkeypatch: pytest.Monk
 def test_short_softmax_equals_the_fused_kernel(n_queries: int, n_keys: int, numbers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Training on short sequences takes another path; values and gradients are those of torch's kernel, on both sides of the limit."""
     monkeypatch.setattr(softmax, "BLOCK_NUMBERS", numbers)
+    monkeypatch.setattr(softmax, "FEWEST_KEPT", 0)
     q, k, v = tensors(n_queries, 16, n_keys=n_keys)
     assert softmax.is_short(q, k, v) == (max(n_queries, n_keys) <= 200)
     fast, exact = builder("softmax")(head_dim=16, tokens=n_keys)(q, k, v), torch.nn.functional.scaled_dot_product_attention(q, k, v)
@@ -95,3 +93,25 @@ def test_frozen_parameters_of_a_kernel_get_no_gradient_and_stop_nobody_elses(mon
     fast, slow = mixer(q, k, v), mixer.weights(q, k) @ v
     for mine, twin in zip(gradients(fast, q, k, v, *trained), gradients(slow, q, k, v, *trained), strict=True):
         assert_close(mine, twin, 1e-5)
+
+
+@given(length=st.integers(1, 400), most=st.integers(0, 300))
+def test_even_pieces_fit_and_are_even(length: int, most: int) -> None:
+    size = even(length, most)
+    pieces = slices(length, size)
+    assert 1 <= size <= max(most, 1)
+    assert len(pieces) <= -(-length // max(most, 1))
+    assert (pieces[0].start, pieces[-1].stop) == (0, length)
+
+
+@pytest.mark.parametrize("spec", ["relu(m=16)", "relu", "favor(m=16)", "learned(m=5)"])
+def test_blocks_of_one_image_take_views_of_a_packed_projection(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where q, k and v are views of one product, as in the layer, a block of one image is no copy and not contiguous."""
+    monkeypatch.setattr(streamed, "FEW_NUMBERS", 0)
+    monkeypatch.setattr(streamed, "BLOCK_NUMBERS", 1)
+    mixer = builder(spec)(head_dim=8, tokens=70)
+    packed = torch.randn(3, 70, 3, 2, 8, requires_grad=True)
+    q, k, v = (part.transpose(1, 2) for part in packed.unbind(2))
+    (ours,) = gradients(mixer(q, k, v), packed)
+    (twin,) = gradients(mixer.weights(q, k) @ v, packed)
+    assert_close(ours, twin, 1e-5)

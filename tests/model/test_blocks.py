@@ -12,8 +12,7 @@ from torch.nn import functional as F
 
 from checks_model import assert_equal_gradients, randn, scatter
 from favorit import Attention, create_model
-from favorit.model.block import WIRINGS, Block
-from favorit.model.drop import DropPath
+from favorit.model.block import WIRINGS, Block, DropPath
 
 DIM, HEADS, GRID, PREFIX = 12, 3, (2, 3), 1
 ACTIVATIONS = {"gelu": F.gelu, "relu": F.relu, "elu": F.elu, "silu": F.silu}

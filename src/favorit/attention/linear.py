@@ -49,7 +49,7 @@ class Linear(Mixer):
             return "all features at once: they are few, or torch.compile is at work"
         images, heads, tokens = in_blocks.block_sizes(q.shape[0], q.shape[1], max(q.shape[-2], k.shape[-2]), self.kernel.features)
         return (
-            f"blocks of {images} images, {heads} heads and {tokens} tokens, {torch.get_num_threads()} at once: "
+            f"blocks of {images} images, {heads} heads and {tokens} tokens: "
             f"their {self.kernel.features} features stay in cache, recomputed going back"
         )
 

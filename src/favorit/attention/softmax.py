@@ -5,7 +5,6 @@ Shapes: B batch, H heads, N tokens, D head width, G images x heads of a block.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,13 +12,13 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from favorit.attention.blocks import even, over_blocks, slices
+from favorit.attention.blocks import even, slices
 from favorit.attention.mixer import MIXERS, Mixer, allowed_keys, full_precision
 
 # Up to this many tokens, training on a CPU is 1.1 to 1.5 times faster with explicit weights in blocks than with torch's fused kernel
-# (LOG.md), as long as the weights that are kept, in numbers, stay small beside the activations of a model.
+# (LOG.md), as long as the weights that are kept, in numbers, are worth the calls, and small beside the activations of a model.
 SHORT = 200
-MOST_KEPT = 1 << 24
+FEWEST_KEPT, MOST_KEPT = 1 << 19, 1 << 24
 BLOCK_NUMBERS = 1 << 19
 
 
@@ -27,7 +26,7 @@ BLOCK_NUMBERS = 1 << 19
 class Softmax(Mixer):
     """w = softmax(q k^T / sqrt(D)); O(N^2 D) time, through torch's fused kernel, which keeps O(N) memory.
 
-    Training on short sequences on a CPU keeps the weights instead, at most 64 MiB of them.
+    Training on short sequences on a CPU keeps the weights instead, 2 to 64 MiB of them.
     """
 
     def __init__(self, causal: bool = False) -> None:
@@ -44,8 +43,8 @@ class Softmax(Mixer):
     def explain(self, q: Tensor, k: Tensor, v: Tensor) -> str:
         if not self.causal and is_short(q, k, v):
             return (
-                f"explicit weights in blocks of {_images(q, k)} images, {torch.get_num_threads()} at once: "
-                f"training on a CPU with at most {SHORT} tokens and {MOST_KEPT >> 18} MiB of weights"
+                f"explicit weights in blocks of {_images(q, k)} images: "
+                f"training on a CPU with at most {SHORT} tokens and {FEWEST_KEPT >> 18} to {MOST_KEPT >> 18} MiB of weights"
             )
         return "torch's fused kernel"
 
@@ -63,7 +62,7 @@ def is_short(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether explicit weights are the faster way: a function of shapes, device and whether gradients are wanted."""
     wanted = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
     eager = not (torch.compiler.is_compiling() or torch.is_autocast_enabled(q.device.type))
-    small = max(q.shape[-2], k.shape[-2]) <= SHORT and q.shape[:-1].numel() * k.shape[-2] <= MOST_KEPT
+    small = max(q.shape[-2], k.shape[-2]) <= SHORT and FEWEST_KEPT <= q.shape[:-1].numel() * k.shape[-2] <= MOST_KEPT
     return wanted and eager and q.device.type == "cpu" and q.dtype == torch.float32 and small
 
 
@@ -75,15 +74,13 @@ class _Short(torch.autograd.Function):
         w = q.new_empty(*q.shape[:3], k.shape[2])
         # In the layout of the packed projection that q usually is a view of, the layer's output needs no copy.
         out = v.new_empty(q.shape[0], q.shape[2], q.shape[1], v.shape[-1]).transpose(1, 2)
-
-        def attend(b: slice, room: Tensor) -> None:
+        room = torch.empty_like(w[: _images(q, k)].flatten(0, 1))
+        for b in slices(len(q), _images(q, k)):
             q_GND, k_GND, v_GND, w_GNN = (x[b].flatten(0, 1) for x in (q, k, v, w))
-            scores = room[: w_GNN.numel()].view_as(w_GNN)
+            scores = room[: len(w_GNN)]
             torch.baddbmm(scores, q_GND, k_GND.mT, beta=0, alpha=q.shape[-1] ** -0.5, out=scores)
             torch.softmax(scores, -1, out=w_GNN)
-            out[b] = torch.bmm(w_GNN, v_GND).view_as(out[b])
-
-        _over_images(attend, q, k)
+            out[b] = torch.bmm(w_GNN, v_GND).view(out[b].shape)
         ctx.save_for_backward(q, k, v, w)
         return out
 
@@ -92,24 +89,18 @@ class _Short(torch.autograd.Function):
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v, w = ctx.saved_tensors
         grad_q, grad_k, grad_v = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-
-        def pull(b: slice, room: Tensor) -> None:
+        scale = q.shape[-1] ** -0.5
+        room = torch.empty_like(w[: _images(q, k)].flatten(0, 1))
+        for b in slices(len(q), _images(q, k)):
             q_GND, k_GND, v_GND, w_GNN, grad_GND = (x[b].flatten(0, 1) for x in (q, k, v, w, grad_out))
-            grad_v[b] = torch.bmm(w_GNN.mT, grad_GND).view_as(grad_v[b])
-            of_w = torch.bmm(grad_GND, v_GND.mT, out=room[: w_GNN.numel()].view_as(w_GNN))
+            grad_v[b] = torch.bmm(w_GNN.mT, grad_GND).view(grad_v[b].shape)
+            of_w = torch.bmm(grad_GND, v_GND.mT, out=room[: len(w_GNN)])
             of_scores = torch.ops.aten._softmax_backward_data.out(of_w, w_GNN, -1, w.dtype, grad_input=of_w)
-            grad_q[b] = torch.bmm(of_scores, k_GND).mul_(q.shape[-1] ** -0.5).view_as(grad_q[b])
-            grad_k[b] = torch.bmm(of_scores.mT, q_GND).mul_(q.shape[-1] ** -0.5).view_as(grad_k[b])
-
-        _over_images(pull, q, k)
+            grad_q[b] = torch.bmm(of_scores, k_GND).mul_(scale).view(grad_q[b].shape)
+            grad_k[b] = torch.bmm(of_scores.mT, q_GND).mul_(scale).view(grad_k[b].shape)
         return grad_q, grad_k, grad_v
 
 
 def _images(q: Tensor, k: Tensor) -> int:
-    """The images of a block: as many as fit, and at least a block for every thread."""
-    return even(len(q), BLOCK_NUMBERS // (q.shape[1] * q.shape[2] * k.shape[2]), torch.get_num_threads())
-
-
-def _over_images(work: Callable[[slice, Tensor], None], q: Tensor, k: Tensor) -> None:
-    size = _images(q, k)
-    over_blocks(work, slices(len(q), size), q.device, lambda: q.new_empty(size * q.shape[1] * q.shape[2] * k.shape[2]))
+    """The images of a block: as many as fit."""
+    return even(len(q), BLOCK_NUMBERS // (q.shape[1] * q.shape[2] * k.shape[2]))

@@ -17,16 +17,16 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from favorit.attention.blocks import even, over_blocks, slices
+from favorit.attention.blocks import even, slices
 from favorit.attention.kernel import Kernel, Lift, Lifted, or_zero
 
 # Added to the mean weight of a row: a row whose features all vanish becomes the mean of v instead of 0/0.
 TINY = 1e-30
-# Features of one block, in numbers: 2 MiB of fp32, measured best on a CPU with 512 KiB of L2 for each core (LOG.md).
+# Features of one block, in numbers: 4 MiB of fp32, measured best on 2 cores of 512 KiB of L2 each and 32 MiB of L3 (LOG.md).
 BLOCK_NUMBERS = 1 << 20
 SHORTEST_BLOCK = 64
 # Up to this many features in all, cutting them into blocks costs more than it saves (LOG.md).
-FEW_NUMBERS = 1 << 20
+FEW_NUMBERS = 1 << 19
 
 Place = tuple[slice, slice]
 
@@ -59,13 +59,9 @@ def streamed(kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor |
 
 
 def block_sizes(batch: int, heads: int, tokens: int, features: int) -> tuple[int, int, int]:
-    """(images, heads, tokens) of a block: as many images as fit, of one alone as many heads, of one head as many tokens.
-
-    Where it can be, there is a block for every thread.
-    """
-    threads = torch.get_num_threads()
-    images = even(batch, BLOCK_NUMBERS // (heads * tokens * features), threads)
-    together = even(heads, BLOCK_NUMBERS // (images * tokens * features), -(-threads // batch))
+    """(images, heads, tokens) of a block: as many images as fit, of one alone as many heads, of one head as many tokens."""
+    images = even(batch, BLOCK_NUMBERS // (heads * tokens * features))
+    together = even(heads, BLOCK_NUMBERS // (images * tokens * features))
     return images, together, max(min(SHORTEST_BLOCK, tokens), min(tokens, BLOCK_NUMBERS // (images * together * features)))
 
 
@@ -74,7 +70,6 @@ class _Streamed(torch.autograd.Function):
     def forward(ctx: Any, kernel: Kernel, key_mask: Tensor | None, q: Tensor, k: Tensor, v: Tensor, *parameters: Tensor) -> Tensor:
         images, heads, tokens = block_sizes(q.shape[0], q.shape[1], max(q.shape[-2], k.shape[-2]), kernel.features)
         places = [(b, h) for b in slices(q.shape[0], images) for h in slices(q.shape[1], heads)]
-        room_size = images * heads * tokens * kernel.features
         lift = kernel.lifter(v.dtype, pulled=False)
         kz = v.new_empty(*k.shape[:2], v.shape[-1] + 1, kernel.features)
         top = v.new_empty(*k.shape[:2], 1, 1)
@@ -82,7 +77,8 @@ class _Streamed(torch.autograd.Function):
         out = v.new_empty(q.shape[0], q.shape[2], q.shape[1], v.shape[-1]).transpose(1, 2)
         weight = v.new_empty(*q.shape[:2], 1, q.shape[2])
 
-        def attend(place: Place, room: Tensor) -> None:
+        room = v.new_empty(images * heads * tokens * kernel.features)
+        for place in places:
             q_GND, k_GND, v_GND, own_kz, own_top, own_weight = (_own(x, place) for x in (q, k, v, kz, top, weight))
             kept = _kept(key_mask, place, v)
             for j in slices(k.shape[-2], tokens):
@@ -105,9 +101,7 @@ class _Streamed(torch.autograd.Function):
                 w = torch.bmm(own_kz[:, -1:], phi.mT).add_(few)
                 own_weight[..., i] = w
                 _put(out, place, i, torch.baddbmm(fallback, phi, own_kz[:, :-1].mT).div_(w.mT))
-
-        over_blocks(attend, places, v.device, lambda: v.new_empty(room_size))
-        ctx.kernel, ctx.key_mask, ctx.places, ctx.tokens, ctx.room_size = kernel, key_mask, places, tokens, room_size
+        ctx.kernel, ctx.key_mask, ctx.places, ctx.tokens, ctx.room_size = kernel, key_mask, places, tokens, room.numel()
         ctx.save_for_backward(q, k, v, kz, top, out, weight, *parameters)
         return out
 
@@ -117,24 +111,23 @@ class _Streamed(torch.autograd.Function):
         q, k, v, kz, top, out, weight, *parameters = ctx.saved_tensors
         tokens, features = ctx.tokens, ctx.kernel.features
         grad_q, grad_k, grad_v = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-        trained = [p for p in parameters if p.requires_grad]
+        totals = [torch.zeros_like(p) for p in parameters if p.requires_grad]
         lift = ctx.kernel.lifter(v.dtype, pulled=True)
+        rooms = v.new_empty(2, ctx.room_size)
 
-        def pull(place: Place, rooms: Tensor) -> list[Tensor]:
+        def through_features(lifted: Lifted, left: Tensor, right: Tensor) -> Tensor:
+            grad_x, others = lifted.pull(torch.bmm(left, right, out=_room(rooms[1], left, features)))
+            for total, grad in zip(totals, others):
+                if grad is not None:
+                    total += grad
+            return grad_x
+
+        def pull(place: Place) -> None:
             q_GND, k_GND, v_GND, own_kz, own_top, own_weight, own_out, own_grad = (
                 _own(x, place) for x in (q, k, v, kz, top, weight, out, grad_out)
             )
             kept = _kept(ctx.key_mask, place, v)
-            grad_kz, totals = torch.empty_like(own_kz), [torch.zeros_like(p) for p in trained]
-
-            def through_features(lifted: Lifted, left: Tensor, right: Tensor) -> Tensor:
-                grad_phi = torch.bmm(left, right, out=_room(rooms[1], left, features))
-                grad_x, others = lifted.pull(grad_phi)
-                for total, grad in zip(totals, others):
-                    if grad is not None:
-                        total += grad
-                return grad_x
-
+            grad_kz = torch.empty_like(own_kz)
             # The quotient rule: the gradients of s_i and, as one more column, of w_i.
             of_s = own_grad / own_weight.mT
             of_both = torch.cat([of_s, (of_s * own_out).sum(-1, keepdim=True).neg_()], -1)
@@ -150,12 +143,12 @@ class _Streamed(torch.autograd.Function):
                 of_v = of_v if scale is None else of_v.mul_(scale)
                 _put(grad_v, place, j, of_v.add_(fallback if kept is None else fallback * kept[:, j]))
                 _put(grad_k, place, j, through_features(lifted, _with_one(_part(v_GND, j), scale), grad_kz))
-            return totals
 
         with torch.autocast(q.device.type, enabled=False):
-            found = over_blocks(pull, ctx.places, v.device, lambda: v.new_empty(2, ctx.room_size))
-        totals = iter([torch.stack(parts).sum(0) for parts in zip(*found, strict=True)])
-        return None, None, grad_q, grad_k, grad_v, *(next(totals) if p.requires_grad else None for p in parameters)
+            for place in ctx.places:
+                pull(place)
+        found = iter(totals)
+        return None, None, grad_q, grad_k, grad_v, *(next(found) if p.requires_grad else None for p in parameters)
 
 
 def _own(x: Tensor, place: Place) -> Tensor:

@@ -50,8 +50,6 @@ def _root(
 
 def main() -> None:
     """The entry point of the command."""
-    # Read when torch loads OpenMP, whose threads would spin for milliseconds after each operation on the cores that blocks need.
-    os.environ.setdefault("GOMP_SPINCOUNT", "20000")
     try:
         status = app(standalone_mode=False)
         if status == 130:  # what typer makes of Ctrl-C

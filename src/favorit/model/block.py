@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from favorit.attention import Attention
 from favorit.grids import Grid
 from favorit.model.activation import Activation, activation
-from favorit.model.drop import Dropout, DropPath
 
 
 class Wiring(NamedTuple):
@@ -31,6 +31,20 @@ WIRINGS = {
 }
 
 
+class DropPath(nn.Module):
+    """Stochastic depth: the whole branch of an image is left out with probability p, and scaled by 1/(1-p) otherwise."""
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not (self.training and self.p):
+            return x
+        keep = torch.empty(x.shape[0], *[1] * (x.ndim - 1), dtype=x.dtype, device=x.device).bernoulli_(1 - self.p)
+        return x * keep / (1 - self.p)
+
+
 class Residual(nn.Module):
     """x -> after(base + drop(branch(y))), y = before(x), base = x (or y where the wiring says so)."""
 
@@ -39,7 +53,7 @@ class Residual(nn.Module):
         wiring = WIRINGS[norm]
         self.before = nn.LayerNorm(dim) if wiring.before else nn.Identity()
         self.branch = branch
-        self.drop = nn.Sequential(Dropout(dropout), DropPath(drop_path))
+        self.drop = nn.Sequential(nn.Dropout(dropout), DropPath(drop_path))
         self.after = nn.LayerNorm(dim) if wiring.after else nn.Identity()
         self.adds_normalised = wiring.adds_normalised
 
@@ -52,7 +66,7 @@ class FeedForward(nn.Sequential):
     """W2 drop(act(W1 x))."""
 
     def __init__(self, dim: int, hidden: int, act: Activation, dropout: float) -> None:
-        super().__init__(nn.Linear(dim, hidden), activation(act), Dropout(dropout), nn.Linear(hidden, dim))
+        super().__init__(nn.Linear(dim, hidden), activation(act), nn.Dropout(dropout), nn.Linear(hidden, dim))
 
 
 class Block(nn.Module):

@@ -12,7 +12,6 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from favorit.errors import FavoritError
-from favorit.model.drop import Dropout
 from favorit.spec import PositiveInt, Registry
 
 
@@ -82,9 +81,9 @@ class Mlp(Head):
     ) -> None:
         super().__init__()
         self.tokens = tokens
-        layers: list[nn.Module] = [nn.LayerNorm(dim), nn.Flatten(), Dropout(dropout)]
+        layers: list[nn.Module] = [nn.LayerNorm(dim), nn.Flatten(), nn.Dropout(dropout)]
         for before, after in zip((tokens * dim, *widths), widths, strict=False):
-            layers += [nn.Linear(before, after), nn.GELU(), Dropout(dropout)]
+            layers += [nn.Linear(before, after), nn.GELU(), nn.Dropout(dropout)]
         self.layers = nn.Sequential(*layers, nn.Linear(widths[-1], classes))
 
     def forward(self, x: Tensor) -> Tensor:

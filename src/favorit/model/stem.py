@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from favorit.errors import FavoritError
 from favorit.grids import Grid
 from favorit.model.activation import Activation, activation
-from favorit.model.drop import Dropout
 from favorit.spec import PositiveInt, Probability, Registry
 
 Channels = Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
@@ -123,14 +122,14 @@ class Conv(Stem):
             hidden = width or dim
             last = nn.Identity() if hidden == dim else nn.Linear(hidden, dim)
             self.projection = nn.Sequential(
-                nn.Linear(channels[-1] * math.prod(self.feature_map), hidden), activation(act), Dropout(dropout), last
+                nn.Linear(channels[-1] * math.prod(self.feature_map), hidden), activation(act), nn.Dropout(dropout), last
             )
         elif width is not None:
             raise FavoritError(
                 f"stem: width={width} is not valid without tokens=1: it is the width of the layer that makes the single token"
             )
         else:
-            self.projection = nn.Sequential(nn.Linear(channels[-1], dim), Dropout(dropout))
+            self.projection = nn.Sequential(nn.Linear(channels[-1], dim), nn.Dropout(dropout))
 
     def grid(self, image_size: Grid) -> Grid:
         feature_map = self._feature_map(image_size)

@@ -15,16 +15,13 @@ from torch import Tensor, nn
 
 from favorit import seeds
 from favorit.attention import Attention, Kernel, build_mixer
-from favorit.attention.blocks import at_once
 from favorit.config import ModelConfig
 from favorit.errors import FavoritError
 from favorit.grids import Grid
 from favorit.model.block import Block
-from favorit.model.drop import Dropout
 from favorit.model.head import HEADS
 from favorit.model.layout import layers
 from favorit.model.presets import preset
-from favorit.model.shares import in_shares, shares
 from favorit.model.stem import STEMS
 from favorit.position import Absolute, Relative, build_position
 
@@ -48,7 +45,7 @@ class ViT(nn.Module):
         head_dim = config.head_dim or config.dim // config.heads
         place: dict[str, Any] = dict(dim=config.dim, heads=config.heads, head_dim=head_dim, grid=grid, prefix=prefix, seed=seed)
         self.position = build_position(config.position, **place, only=Absolute)
-        self.dropout = Dropout(config.emb_dropout)
+        self.dropout = nn.Dropout(config.emb_dropout)
         self.blocks = nn.ModuleList()
         for layer, spec in enumerate(mixers):
             mixer = build_mixer(spec, heads=config.heads, head_dim=head_dim, tokens=prefix + tokens, prefix=prefix, layer=layer, seed=seed)
@@ -76,7 +73,7 @@ class ViT(nn.Module):
         initialise(self)
 
     def forward(self, images: Tensor) -> Tensor:
-        return in_shares(lambda own: self.head(self.features(own)), images, self)
+        return self.head(self.features(images))
 
     def features(self, images: Tensor) -> Tensor:
         """(B, prefix + N, C): the tokens after the last block."""
@@ -111,17 +108,9 @@ class ViT(nn.Module):
 
     def paths(self, batch: int) -> list[str]:
         """The way a training batch of this size takes through the mixer of each layer."""
-        device = next(self.parameters()).device
-        count = shares(batch, device, self)
-        shape = (-(-batch // count), self.config.heads, self.tokens, self.config.head_dim or self.config.dim // self.config.heads)
-
-        def explained() -> list[str]:
-            q, k, v = (torch.empty(shape, device=device, requires_grad=True) for _ in range(3))
-            return [module.mixer.explain(q, k, v) for module in self.modules() if isinstance(module, Attention)]
-
-        if count == 1:
-            return explained()
-        return [f"{count} shares of {shape[0]} images, each on one thread: {path}" for path in at_once([explained] * count)[0]]
+        shape = (batch, self.config.heads, self.tokens, self.config.head_dim or self.config.dim // self.config.heads)
+        q, k, v = (torch.empty(shape, device=next(self.parameters()).device, requires_grad=True) for _ in range(3))
+        return [module.mixer.explain(q, k, v) for module in self.modules() if isinstance(module, Attention)]
 
     def redraw(self, index: int) -> None:
         """Draws the random features of all layers anew; does nothing in evaluation mode."""
