@@ -109,6 +109,18 @@ def test_no_speed_for_a_mixer_that_differs_from_its_weights() -> None:
         speed.check("softmax", mixer, q, k, v)
 
 
+@pytest.mark.parametrize("trained", [False, True])
+def test_the_batch_that_is_timed_is_checked_with_and_without_gradients(trained: bool) -> None:
+    """Another path is taken by a large batch, or in training: an error there is found."""
+    mixer = build_mixer("relu", heads=2, head_dim=4)
+    right = mixer.forward
+    mixer.forward = lambda q, k, v, key_mask=None: right(q, k, v) * (1.01 if len(q) > 1 and torch.is_grad_enabled() == trained else 1)  # type: ignore[method-assign]
+    q, k, v = torch.randn(3, 5, 2, 9, 4, requires_grad=True)
+    speed.check("relu", mixer, q[:1], k[:1], v[:1])
+    with pytest.raises(FavoritError, match="no speed is reported"):
+        speed.check("relu", mixer, q, k, v)
+
+
 def test_what_does_not_fit_is_said_before_it_is_allocated() -> None:
     free = measure.free_memory()
     assert free is not None
