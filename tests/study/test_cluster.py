@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -284,3 +285,16 @@ def test_local_is_private_and_ends_with_its_driver(tmp_path: Path):
     run, events = fit(tmp_path / "runs", CONFIGS[RUNS[0]])
     assert events[0].step >= 3 * STEPS
     assert len(run.epochs) == EPOCHS
+
+
+def test_components_of_a_study_file_reach_nodes_that_do_not_have_it(tmp_path: Path):
+    with placed(tmp_path) as place:
+        shutil.copytree(HERE / "own_components", tmp_path / "mine")
+        with place.start("cluster_study.py", tmp_path / "mine" / "rising_study.py", tmp_path / "runs") as driver:
+            said, errors = driver.communicate(timeout=120)
+    assert (driver.returncode, errors) == (0, "")
+    found = json.loads(said)
+    assert found["errors"] == {}
+    assert {result["status"] for result in found["results"].values()} == {"complete"}
+    assert len(found["results"]) == 4
+    assert place.temporary() == []

@@ -293,6 +293,12 @@ def test_threads_are_a_whole_number(tmp_path: Path, cpus):
         list(driver.cluster([], tmp_path, address="there", cpus=cpus))
 
 
+@pytest.mark.parametrize("gpus", [-1, 1.5])
+def test_gpus_are_whole_or_a_part_of_one(tmp_path: Path, gpus):
+    with pytest.raises(FavoritError, match=rf"gpus={gpus} is not valid: a whole number, or a part of one such as 0\.5"):
+        list(driver.cluster([], tmp_path, address="there", gpus=gpus))
+
+
 @pytest.mark.parametrize("address", ["somewhere", ":6379", "host:port", "ray://host:10001", "host:", ""])
 def test_an_address_that_cannot_be_one(address):
     with pytest.raises(FavoritError, match=r"is not valid: HOST:PORT, auto .* or local"), join.joined(address):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from favorit import FavoritError
 from favorit.cli.study import app
 from favorit.study import Options, load_study
 from favorit.study.plan import make_plan
+from favorit.study.tasks import Broke, Task, TaskEvent
 from favorit.training.folder import RunFolder
 from training_helpers import DATA, MODEL, Outcome, assert_bit_equal, files, finish, fit, start
 
@@ -156,6 +157,22 @@ def test_what_cannot_be_fetched_fails_and_the_rest_is_done(tmp_path: Path, study
     assert re.search(r"^failed: data=cifar100: cifar100 is not in .* By hand: put cifar-100-binary.tar.gz", said, re.M)
 
 
+def test_what_a_run_takes_of_a_cluster_is_said_there(tmp_path: Path, study: Command, monkeypatch: pytest.MonkeyPatch):
+    asked: dict[str, Any] = {}
+
+    def cluster(tasks: list[Task], out: Path, **options: Any) -> Iterator[TaskEvent]:
+        asked.update(options)
+        yield from (Broke(task, "enough", later=True) for task in tasks)
+
+    monkeypatch.setattr("favorit.study.cluster.cluster", cluster)
+    path = write(tmp_path / "tiny.py", {"seed": [0]})
+    _, said = study("run", path, "--out", tmp_path / "runs", "--ray", "there:1", "--cpus", 4, "--gpus", 0.5)
+    assert "0 complete, 0 failed, 1 left" in said
+    assert (asked["address"], asked["cpus"], asked["gpus"]) == ("there:1", 4, 0.5)
+    study("run", path, "--out", tmp_path / "runs", "--ray", "auto")
+    assert asked["address"] == "auto"
+
+
 def text(points: str) -> str:
     return f"from favorit.study import *\nSTUDY = Study('s', '?', {{'model.stem': 'patch(2)'}}, {points})"
 
@@ -189,6 +206,11 @@ def test_a_study_with_a_mistake_starts_nothing(tmp_path: Path, study: Command, v
         (["run", "quickstart", "--only", "linformer"], "no point matches 'linformer'"),
         (["run", "quickstart", "--protocol", "sounds"], "unknown protocol 'sounds'"),
         (["run", "quickstart", "--subset", "5"], "study quickstart, point 'layout=softmax'"),
+        (
+            ["run", "quickstart", "--cpus", "4"],
+            "only a run on a Ray cluster takes cpus=4: name the cluster (--ray ADDRESS), or leave that out",
+        ),
+        (["run", "quickstart", "--cpus", "4", "--gpus", "0.5"], "takes cpus=4 and gpus=0.5: name the cluster"),
     ],
 )
 def test_mistakes_of_the_command_are_one_line(tmp_path: Path, study: Command, arguments, message):

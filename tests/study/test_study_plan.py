@@ -11,12 +11,15 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from favorit import FavoritError, create_model
-from favorit.study import Options, Points, Study, load_study, product, status
+from favorit.measure import peak_memory
+from favorit.study import Options, Points, Study, load_study, product, shapes, status
 from favorit.study.estimate import estimate, run_seconds
 from favorit.study.load import built_in
 from favorit.study.plan import Plan, index_path, make_plan, write_index
+from favorit.study.worker import forget
 from favorit.training.folder import RunFolder
 from training_helpers import DATA, MODEL, TRAIN, fit, pictures, tiny
 
@@ -61,16 +64,28 @@ def test_tasks_are_what_training_makes_of_the_points(tmp_path: Path):
 
 def test_planning_costs_no_weights():
     """A model of 4 billion parameters is checked like any other."""
+    forget()
+    before = peak_memory()
     found = plan(product({"model.dim": [8, 8192], "model.mlp_dim": [32768]}))
     assert found.tasks[1].config.model.dim == 8192
+    assert peak_memory() - before < 1 << 30
 
 
-def test_the_model_is_built_as_training_would():
+@pytest.mark.parametrize("layout", ["favor(m=8)", "relu(m=8)", "learned(m=8)|mixture", "softmax"])
+def test_the_model_is_built_as_training_would(layout, monkeypatch: pytest.MonkeyPatch):
     """What is built without values has the shapes of what is trained."""
-    config = plan(product({"model.layout": ["favor(m=8)"]})).tasks[0].config.model
-    with torch.device("meta"):
-        shapes = {name: tensor.shape for name, tensor in create_model(config, seed=0).state_dict().items()}
-    assert shapes == {name: tensor.shape for name, tensor in create_model(config, seed=0).state_dict().items()}
+    built: list[nn.Module] = []
+
+    def create(*arguments: Any, **options: Any) -> nn.Module:
+        built.append(create_model(*arguments, **options))
+        return built[-1]
+
+    monkeypatch.setattr(shapes, "create_model", create)
+    config = plan(product({"model.layout": [layout]})).tasks[0].config.model
+    (checked,) = built
+    assert all(tensor.is_meta for tensor in checked.state_dict().values())
+    expected = create_model(config, seed=0).state_dict()
+    assert {name: tensor.shape for name, tensor in checked.state_dict().items()} == {name: value.shape for name, value in expected.items()}
 
 
 @pytest.mark.parametrize(

@@ -2,36 +2,48 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from favorit.cli.shared import with_fields
 
 if TYPE_CHECKING:
     from favorit.study import Options
 
 app = typer.Typer(help="Studies: list, plan, run, status.", no_args_is_help=True, rich_markup_mode="rich")
 
-Name = Annotated[str, typer.Argument(help="A study of 'favorit study list', or a Python file with STUDY = ...", metavar="NAME")]
-Out = Annotated[Path, typer.Option(help="Where runs are kept.")]
-Epochs = Annotated[int | None, typer.Option(min=1, help="Train that many epochs instead (warm-up in proportion): these are other runs.")]
-Subset = Annotated[int | None, typer.Option(min=1, help="Train and test on that many images instead: these are other runs.")]
-Seeds = Annotated[str | None, typer.Option(help="Repeat every point with these seeds, such as 0,1,2.")]
-Only = Annotated[str | None, typer.Option(help="Only points whose name has this in it, or matches it (with * and ?).", metavar="PATTERN")]
-Protocol = Annotated[str, typer.Option(help="published, or sound: selection by validation, no augmented test.")]
 Workers = Annotated[int, typer.Option(min=1, help="Processes that divide this machine's threads between them.")]
-DataDir = Annotated[Path | None, typer.Option(help="Where data sets are; else FAVORIT_DATA, else the user's cache.")]
 
 
-def _options(epochs: int | None, subset: int | None, seeds: str | None, only: str | None, protocol: str) -> Options:
-    from favorit.errors import FavoritError
-    from favorit.study import Options
+@dataclass(frozen=True)
+class Asked:
+    """Which study, changed how, and where: what plan, run and status are told alike."""
 
-    try:
-        numbers = tuple(int(part) for part in seeds.split(",")) if seeds else ()
-    except ValueError:
-        raise FavoritError(f"--seeds {seeds} is not valid: whole numbers with commas between them, such as 0,1,2") from None
-    return Options(protocol, epochs, subset, numbers, only)
+    name: Annotated[str, typer.Argument(help="A study of 'favorit study list', or a Python file with STUDY = ...", metavar="NAME")]
+    out: Annotated[Path, typer.Option(help="Where runs are kept.")] = Path("runs")
+    epochs: Annotated[
+        int | None, typer.Option(min=1, help="Train that many epochs instead (warm-up in proportion): these are other runs.")
+    ] = None
+    subset: Annotated[int | None, typer.Option(min=1, help="Train and test on that many images instead: these are other runs.")] = None
+    seeds: Annotated[str | None, typer.Option(help="Repeat every point with these seeds, such as 0,1,2.")] = None
+    only: Annotated[
+        str | None, typer.Option(help="Only points whose name has this in it, or matches it (with * and ?).", metavar="PATTERN")
+    ] = None
+    protocol: Annotated[str, typer.Option(help="published, or sound: selection by validation, no augmented test.")] = "published"
+    data_dir: Annotated[Path | None, typer.Option(help="Where data sets are; else FAVORIT_DATA, else the user's cache.")] = None
+
+    def options(self) -> Options:
+        from favorit.errors import FavoritError
+        from favorit.study import Options
+
+        try:
+            seeds = tuple(int(part) for part in self.seeds.split(",")) if self.seeds else ()
+        except ValueError:
+            raise FavoritError(f"--seeds {self.seeds} is not valid: whole numbers with commas between them, such as 0,1,2") from None
+        return Options(self.protocol, self.epochs, self.subset, seeds, self.only)
 
 
 @app.command("list")
@@ -51,17 +63,11 @@ def list_() -> None:
 
 
 @app.command("plan")
+@with_fields
 def plan(
-    name: Name,
-    out: Out = Path("runs"),
-    epochs: Epochs = None,
-    subset: Subset = None,
-    seeds: Seeds = None,
-    only: Only = None,
-    protocol: Protocol = "published",
+    asked: Asked,
     workers: Workers = 1,
     estimated: Annotated[bool, typer.Option("--estimate/--no-estimate", help="Time a few steps of each distinct shape.")] = True,
-    data_dir: DataDir = None,
 ) -> None:
     """Check every point of a study, say which are done, and how long the others will take here.
 
@@ -73,47 +79,47 @@ def plan(
     from favorit.study.plan import make_plan
     from favorit.study.runner import states
 
-    planned = make_plan(load_study(name), _options(epochs, subset, seeds, only, protocol), data_dir=data_dir)
-    stand = states(planned, out)
+    planned = make_plan(load_study(asked.name), asked.options(), data_dir=asked.data_dir)
+    stand = states(planned, asked.out)
     plan_table(planned, stand, time_plan(planned, stand, workers) if estimated else {}, workers)
 
 
 @app.command("run")
+@with_fields
 def run(
-    name: Name,
-    out: Out = Path("runs"),
-    epochs: Epochs = None,
-    subset: Subset = None,
-    seeds: Seeds = None,
-    only: Only = None,
-    protocol: Protocol = "published",
+    asked: Asked,
     hours: Annotated[
         float | None, typer.Option(min=0.0, help="Begin no run after that time; those under way stop at a checkpoint.")
     ] = None,
     workers: Workers = 1,
     ray: Annotated[str | None, typer.Option(help="Run on a Ray cluster instead: its address, auto, or local.", metavar="ADDRESS")] = None,
-    data_dir: DataDir = None,
+    cpus: Annotated[int | None, typer.Option(min=1, help="With --ray: CPUs, and so threads, of each run; else 1.")] = None,
+    gpus: Annotated[
+        float | None, typer.Option(min=0.0, help="With --ray: GPUs of each run, such as 0.5; else 1 where the cluster has any.")
+    ] = None,
     accelerator: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
 ) -> None:
     """Run what is missing of a study; the same command goes on where it was interrupted, and repeats nothing that is finished.
 
     Examples: [bold]favorit study run quickstart[/bold],
-    [bold]favorit study run hybrids --only data=mnist --epochs 5 --seeds 0,1,2 --workers 2[/bold]
+    [bold]favorit study run hybrids --only data=mnist --epochs 5 --seeds 0,1,2 --workers 2[/bold],
+    [bold]favorit study run hybrids --ray auto --cpus 4[/bold]
     """
     from favorit.cli.console import open_console
     from favorit.cli.follow import follower
     from favorit.cli.study_tables import summary
     from favorit.study import load_study
     from favorit.study.plan import make_plan
-    from favorit.study.runner import begin, events
+    from favorit.study.runner import begin, choose, events
 
-    study = load_study(name)
+    backend = choose(workers=workers, ray=ray, cpus=cpus, gpus=gpus)
+    study = load_study(asked.name)
     console = open_console()
     console.print(study.question, soft_wrap=True, markup=False)
-    report = begin(make_plan(study, _options(epochs, subset, seeds, only, protocol), data_dir=data_dir, fetch=True), out)
+    report = begin(make_plan(study, asked.options(), data_dir=asked.data_dir, fetch=True), asked.out)
     console.print(f"{len(report.plan.tasks)} points: {len(report.results)} done, {len(report.missing)} to do", soft_wrap=True, markup=False)
     with follower(console, report) as show:
-        for event in events(report, workers=workers, hours=hours, ray=ray, data_dir=data_dir, accelerator=accelerator):
+        for event in events(report, backend, hours=hours, data_dir=asked.data_dir, accelerator=accelerator):
             show(event)
     summary(report)
     if report.errors:
@@ -121,16 +127,8 @@ def run(
 
 
 @app.command("status")
-def status(
-    name: Name,
-    out: Out = Path("runs"),
-    epochs: Epochs = None,
-    subset: Subset = None,
-    seeds: Seeds = None,
-    only: Only = None,
-    protocol: Protocol = "published",
-    data_dir: DataDir = None,
-) -> None:
+@with_fields
+def status(asked: Asked) -> None:
     """Say how every point of a study stands; give the options that it was run with.
 
     Example: [bold]favorit study status hybrids --only data=mnist[/bold]
@@ -138,4 +136,4 @@ def status(
     from favorit.cli.study_tables import status_table
     from favorit.study.runner import status
 
-    status_table(status(name, out, options=_options(epochs, subset, seeds, only, protocol), data_dir=data_dir))
+    status_table(status(asked.name, asked.out, options=asked.options(), data_dir=asked.data_dir))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,9 +17,9 @@ from typing import Any
 
 from favorit.errors import FavoritError, positive
 from favorit.study.join import joined, name_of, needs, slots
-from favorit.study.load import said
 from favorit.study.local import BUFFER, TRIES
 from favorit.study.node import Failed, Order, Word, work
+from favorit.study.source import Source, said
 from favorit.study.tasks import Began, Broke, Ended, Task, TaskEvent, Trained
 from favorit.study.travel import lay_down, pack
 from favorit.training.events import Begin, End, Epoch
@@ -42,13 +42,17 @@ def cluster(
     gpus: float | None = None,
     hours: float | None = None,
     checkpoint_seconds: float = 60.0,
-) -> Iterator[TaskEvent]:
+    source: Source | None = None,
+) -> Generator[TaskEvent, None, None]:
     """Trains tasks on the Ray cluster at `address`: HOST:PORT, `auto` (the one that this machine belongs to), or `local` (one of its own).
 
     Each run takes `cpus` CPUs, which is also its number of threads, and `gpus` GPUs: one where the cluster has any and the accelerator may
-    use it, unless given. After `hours` no run is begun, and those under way stop at their next checkpoint.
+    use it, unless given. After `hours` no run is begun, and those under way stop at their next checkpoint. `source` is the file of the
+    study, which is sent along and imported there.
     """
     positive(cpus=cpus)
+    if gpus is not None and (gpus < 0 or (gpus > 1 and gpus % 1)):
+        raise FavoritError(f"gpus={gpus:g} is not valid: a whole number, or a part of one such as 0.5")
     deadline = float("inf") if hours is None else time.monotonic() + 3600 * hours
     with joined(address) as ray:
         order = Order(
@@ -58,6 +62,7 @@ def cluster(
             accelerator=accelerator,
             wanted=needs(ray, cpus, gpus, accelerator),
             checkpoint_seconds=checkpoint_seconds,
+            source=source,
         )
         driver = _Driver(ray, tasks, Path(out), order, deadline)
         try:
@@ -147,7 +152,7 @@ class _Driver:
                 continue
             claim.lock.close()
             if result["status"] == "failed":
-                yield Broke(task, f"{claim.folder.path} failed before: {result['error']} (delete the folder to try the same again)")
+                yield Broke(task, str(claim.folder.failed_before(result)))
             else:
                 yield Ended(task, result, elsewhere=True)
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from multiprocessing import Pipe
@@ -16,6 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 
 from favorit.errors import positive
+from favorit.study.source import Source
 from favorit.study.tasks import Broke, Ended, Task, TaskEvent, Trained
 from favorit.study.worker import Held, Order
 from favorit.training.folder import RunFolder
@@ -35,11 +36,12 @@ def local(
     accelerator: str = "auto",
     hours: float | None = None,
     checkpoint_seconds: float = 60.0,
-) -> Iterator[TaskEvent]:
+    source: Source | None = None,
+) -> Generator[TaskEvent, None, None]:
     """Trains tasks in `workers` processes. A task whose worker dies goes on from its checkpoint, unless three die without an epoch between.
 
     A run that another runner holds is put off until it is done there, or free. After `hours` no run is begun, and those under way stop at
-    their next checkpoint.
+    their next checkpoint. `source` is the file of the study, which every worker imports.
     """
     import torch
 
@@ -53,6 +55,7 @@ def local(
         workers=min(workers, max(len(tasks), 1)),
         threads=max(1, torch.get_num_threads() // workers),
         deadline=float("inf") if hours is None else time.monotonic() + 3600 * hours,
+        source=source,
     )
     crew = _Crew(tasks, order)
     try:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from favorit import __version__
 from favorit.errors import FavoritError
 from favorit.study.join import find, room
-from favorit.study.load import said
+from favorit.study.source import Source, said
 from favorit.study.tasks import Task
 from favorit.study.travel import Contents, lay_down, pack
 from favorit.study.worker import DATA_SETS, forget
@@ -29,7 +29,7 @@ Item = TypeVar("Item")
 @dataclass(frozen=True)
 class Order:
     """How tasks are trained on a node. `out` is where the run is kept at the driver, `folder` the driver's directory; paths mean what they
-    mean on the node. `wanted` is what a run takes of a node, `version` the driver's."""
+    mean on the node. `wanted` is what a run takes of a node, `source` the file of the study, `version` the driver's."""
 
     out: str
     folder: str
@@ -37,6 +37,7 @@ class Order:
     accelerator: str
     wanted: dict[str, float]
     checkpoint_seconds: float
+    source: Source | None = None
     version: str = __version__
 
 
@@ -92,6 +93,8 @@ def _train(task: Task, place: str, order: Order, workers: int, hand: Callable[[E
 
     torch.set_num_threads(int(order.wanted["CPU"]))  # in this thread: OpenMP keeps a number for each
     forget()
+    if order.source is not None:
+        order.source.load()
     train(
         task.config,
         out=place,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -121,16 +120,12 @@ def _resolved(study: Study, points: list[tuple[Point, RunConfig]], data: DataSet
 
 def _check(config: RunConfig, data: DataSet, checked: set[Any]) -> None:
     """Whatever training would refuse is refused here; what was `checked` with another point is not done again."""
-    import torch
-
-    from favorit.model import create_model
+    from favorit.study.shapes import check_model
     from favorit.training.optim import learning_rate_factor
     from favorit.training.parts import load_parts
 
     if config.model not in checked:
-        with torch.device("meta"), warnings.catch_warnings():  # shapes without values: millions of parameters cost nothing
-            warnings.simplefilter("ignore")
-            create_model(config.model, seed=0)
+        check_model(config.model)
     learning_rate_factor(config.train, 0, 1)
     parts = (config.data, config.seed, config.train.batch_size, config.train.drop_last)
     if parts not in checked and len(data.train):

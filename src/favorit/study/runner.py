@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from favorit.errors import FavoritError
 from favorit.study.load import load_study
 from favorit.study.plan import Plan, entries, make_plan, write_index
 from favorit.study.study import Options, Study
-from favorit.study.tasks import Broke, Ended, Task, TaskEvent
+from favorit.study.tasks import Backend, Broke, Ended, Task, TaskEvent
 from favorit.training.folder import RunFolder
 from favorit.training.records import status as run_status
 
@@ -50,14 +51,21 @@ def run(
     workers: int = 1,
     hours: float | None = None,
     ray: str | None = None,
+    cpus: int | None = None,
+    gpus: float | None = None,
     data_dir: str | Path | None = None,
     accelerator: str = "auto",
     listen: Callable[[TaskEvent], None] | None = None,
 ) -> Report:
-    """Runs what is missing of a study (its name, its file or itself) into `out`; the same call goes on where one was interrupted."""
+    """Runs what is missing of a study (its name, its file or itself) into `out`; the same call goes on where one was interrupted.
+
+    It runs in `workers` processes here, or on the Ray cluster at the address `ray`, where each run takes `cpus` CPUs and `gpus` GPUs. All
+    of them know what the study's file registers; a script that has its study in itself gives its file: `run(__file__)`.
+    """
+    backend = choose(workers=workers, ray=ray, cpus=cpus, gpus=gpus)
     study = study if isinstance(study, Study) else load_study(study)
     report = begin(make_plan(study, options or Options(), data_dir=data_dir, fetch=True), out)
-    for event in events(report, workers=workers, hours=hours, ray=ray, data_dir=data_dir, accelerator=accelerator):
+    for event in events(report, backend, hours=hours, data_dir=data_dir, accelerator=accelerator):
         if listen is not None:
             listen(event)
     return report
@@ -69,43 +77,45 @@ def begin(plan: Plan, out: str | Path) -> Report:
     report.out.mkdir(parents=True, exist_ok=True)
     write_index(plan, out)
     for task in plan.ready:
+        folder = RunFolder(report.out / task.id)
         try:
-            result = RunFolder(report.out / task.id).result()
+            result = folder.result()
         except FavoritError as error:
             report.errors[task.name] = str(error)
             continue
         if result is None or result["status"] == "pruned":
             report.missing[task.name] = task
         elif result["status"] == "failed":
-            report.errors[task.name] = f"{result['error']} (delete {report.out / task.id} to try the same again)"
+            report.errors[task.name] = str(folder.failed_before(result))
         else:
             report.results[task.name] = result
     return report
 
 
+def choose(*, workers: int = 1, ray: str | None = None, cpus: int | None = None, gpus: float | None = None) -> Backend:
+    """Where runs happen: in local workers, or on the Ray cluster at the address `ray`, where each takes so many CPUs and GPUs."""
+    sizes: dict[str, Any] = {name: size for name, size in (("cpus", cpus), ("gpus", gpus)) if size is not None}
+    if ray is not None:
+        from favorit.study.cluster import cluster
+
+        return partial(cluster, address=ray, **sizes)
+    if sizes:
+        given = " and ".join(f"{name}={size:g}" for name, size in sizes.items())
+        raise FavoritError(f"only a run on a Ray cluster takes {given}: name the cluster (--ray ADDRESS), or leave that out")
+    from favorit.study.local import local
+
+    return partial(local, workers=workers)
+
+
 def events(
-    report: Report,
-    *,
-    workers: int = 1,
-    hours: float | None = None,
-    ray: str | None = None,
-    data_dir: str | Path | None = None,
-    accelerator: str = "auto",
+    report: Report, backend: Backend, *, hours: float | None = None, data_dir: str | Path | None = None, accelerator: str = "auto"
 ) -> Iterator[TaskEvent]:
-    """Does what is missing, in local workers or on the Ray cluster at the address `ray`, and passes on what the backend says."""
+    """Does what is missing where `choose` said, and passes on what the backend says."""
     tasks = list(report.missing.values())
     if not tasks:
         return
-    common: dict[str, Any] = dict(data_dir=data_dir, accelerator=accelerator, hours=hours)
-    if ray is None:
-        from favorit.study.local import local
-
-        backend = local(tasks, report.out, workers=workers, **common)
-    else:
-        from favorit.study.cluster import cluster
-
-        backend = cluster(tasks, report.out, address=ray, **common)
-    with closing(backend) as said:  # type: ignore[type-var]
+    source = report.plan.study.source
+    with closing(backend(tasks, report.out, source=source, hours=hours, data_dir=data_dir, accelerator=accelerator)) as said:
         for event in said:
             report.hear(event)
             yield event

@@ -12,6 +12,7 @@ from favorit import __version__
 from favorit.config import RunConfig, identify
 from favorit.errors import FavoritError, unknown
 from favorit.study.points import PRESET, SECTIONS, Changes, Points, check_fields, key, written
+from favorit.study.source import Source
 
 PROTOCOLS = ("published", "sound")
 
@@ -51,6 +52,7 @@ class Study:
     """`base` holds for every point unless the point says otherwise; `sound` is what `--protocol sound` changes, and wins over both.
 
     `flags` are what a reader must know of these numbers and of published ones: sentences, each with patterns of the points it is about.
+    `source` is the file that it was loaded from, which whoever trains its points imports too.
     """
 
     name: str
@@ -59,6 +61,7 @@ class Study:
     points: Points
     sound: Changes = field(default_factory=dict)
     flags: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    source: Source | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[\w.-]+", self.name) or self.name.startswith("."):

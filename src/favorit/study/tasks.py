@@ -1,11 +1,12 @@
 """What a runner is given to do, and what it says while it does it. Where the work happens (processes here, a cluster) is a backend.
 
-A backend is a function `backend(tasks, out, ...) -> Iterator[TaskEvent]`: it trains every task into `out`/<id>, goes on where one was
-interrupted, tries again what died with its process, and yields exactly one Ended or Broke for each task.
+A backend is a generator function `backend(tasks, out, source=..., ...)`: it trains every task into `out`/<id> where the study's file is
+imported, goes on where a run was interrupted, tries again what died with its process, and yields exactly one Ended or Broke for each task.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,3 +59,4 @@ class Broke:
 
 
 TaskEvent = Began | Trained | Ended | Broke
+Backend = Callable[..., Generator[TaskEvent, None, None]]

@@ -24,7 +24,7 @@ from typing import Any
 
 from favorit.config import RunConfig
 from favorit.errors import FavoritError
-from favorit.study.load import said
+from favorit.study.source import Source, said
 from favorit.study.tasks import Began, Broke, Ended, Task, TaskEvent, Trained
 from favorit.training.events import Begin, Checkpoint, Epoch, Event
 from favorit.training.folder import HeldError
@@ -34,7 +34,10 @@ DATA_SETS = 2
 
 @dataclass(frozen=True)
 class Order:
-    """How a worker trains. `workers` share the machine, each with `threads`; after `deadline` (monotonic time) runs stop where they can."""
+    """How a worker trains. `workers` share the machine, each with `threads`; after `deadline` (monotonic time) runs stop where they can.
+
+    `source` is the file of the study, whose components are known once it is imported.
+    """
 
     name: str
     out: str
@@ -44,6 +47,7 @@ class Order:
     workers: int
     threads: int
     deadline: float
+    source: Source | None = None
 
 
 @dataclass(frozen=True)
@@ -102,6 +106,8 @@ def _attempt(task: Task, order: Order, read: Any, tell: Callable[[TaskEvent], No
 
     forget()
     try:
+        if order.source is not None:
+            order.source.load()
         run = train(
             task.config,
             out=order.out,

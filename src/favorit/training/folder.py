@@ -78,6 +78,10 @@ class RunFolder:
         except FileNotFoundError:
             return None
 
+    def failed_before(self, result: dict[str, Any]) -> FavoritError:
+        """The error for a run that failed: the same again would fail again, so that nobody tries it unasked."""
+        return FavoritError(f"{self.path} failed before: {result['error']} (delete the folder to try the same again)")
+
     def write_result(self, result: dict[str, Any]) -> None:
         write_json(self.path / "result.json", {"schema": SCHEMA, **result})
 

@@ -150,7 +150,7 @@ def _ended(result: dict[str, Any] | None) -> TypeGuard[dict[str, Any]]:
 
 def _finished(folder: RunFolder, result: dict[str, Any]) -> Run:
     if result["status"] == "failed":
-        raise FavoritError(f"{folder.path} failed before: {result['error']} (delete the folder to try the same again)")
+        raise folder.failed_before(result)
     return Run(folder.path)
 
 

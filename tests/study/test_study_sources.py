@@ -1,0 +1,128 @@
+"""Study files: imported once in a process, known with what lies beside them, and brought along to where they are not."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from favorit import FavoritError, RunConfig
+from favorit.study import load_study, worker
+from favorit.study.source import Source
+from favorit.study.tasks import Broke, Task
+from favorit.study.worker import Order
+from favorit.training.folder import RunFolder
+from training_helpers import finish, start
+
+OWN = Path(__file__).parent / "own_components"
+
+
+def counting(folder: Path, more: str = "") -> Path:
+    """A study file that leaves a mark whenever it is imported."""
+    path = folder / "mine.py"
+    path.write_text(f"""
+from favorit.study import Study, product
+with open(__file__ + ".log", "a") as log:
+    log.write("x")
+STUDY = Study("mine", "?", {{}}, product())
+{more}
+""")
+    return path
+
+
+def imports(path: Path) -> int:
+    return len(Path(f"{path}.log").read_text())
+
+
+def test_a_file_is_imported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = counting(tmp_path)
+    first = load_study(path)
+    monkeypatch.chdir(tmp_path)
+    assert load_study("mine.py") == first
+    assert first.source is not None
+    first.source.load()
+    assert imports(path) == 1
+
+
+def test_a_file_that_has_changed_is_imported_again(tmp_path: Path):
+    before = load_study(counting(tmp_path)).name
+    path = counting(tmp_path, "STUDY = Study('yours', '?', {}, product())")
+    assert (before, load_study(path).name) == ("mine", "yours")
+    assert imports(path) == 2
+
+
+def test_a_file_that_runs_as_a_script_is_that_script(tmp_path: Path):
+    """`run(__file__)` at its end does not import it a second time."""
+    path = counting(tmp_path, "from favorit.study import load_study\nprint(load_study(__file__).points is STUDY.points)")
+    assert finish(start(path.name, cwd=tmp_path)) == (0, "True\n", "")
+    assert imports(path) == 1
+
+
+def test_a_built_in_study_has_no_file():
+    assert load_study("quickstart").source is None
+
+
+def test_what_a_file_imports_from_its_folder_comes_along(tmp_path: Path):
+    package = tmp_path / "package_of_mine"
+    package.mkdir()
+    for path in (package / "__init__.py", package / "deep.py", tmp_path / "flat_of_mine.py", tmp_path / "unused_of_mine.py"):
+        path.write_text(f"NAME = {path.name!r}\n")
+    file = counting(tmp_path, "import json, flat_of_mine, package_of_mine.deep")
+    source = load_study(file).source
+    assert source is not None
+    assert source.content == file.read_bytes()
+    names = ["flat_of_mine.py", "package_of_mine/__init__.py", "package_of_mine/deep.py"]
+    assert dict(source.beside) == {name: (tmp_path / name).read_bytes() for name in names}
+
+
+def test_where_a_file_is_not_it_is_imported_from_what_came_along(tmp_path: Path):
+    """In a process that has neither the file nor its folder: its components are there, and nothing is left on disk."""
+    beside = [(name, (OWN / name).read_bytes()) for name in ["rising_width.py"]]
+    (tmp_path / "source").write_bytes(pickle.dumps(Source("absent/mine.py", (OWN / "rising_study.py").read_bytes(), tuple(beside))))
+    (tmp_path / "temporary").mkdir()
+    code = (
+        "import pickle, sys, tempfile\n"
+        "tempfile.tempdir = 'temporary'\n"
+        "with open('source', 'rb') as file:\n    source = pickle.load(file)\n"
+        "print(source.load().__name__, source.load() is source.load())\n"
+        "from favorit.spec import parse\nfrom favorit.attention import build_mixer\nfrom favorit.attention.linear import KERNELS\n"
+        "print(KERNELS['rising'].signature, build_mixer('rising(m=6)', heads=1, head_dim=4).kernel.features)"
+    )
+    status, said, errors = finish(start("-c", code, cwd=tmp_path))
+    assert (status, errors) == (0, "")
+    assert said.splitlines()[0] == "favorit_study_mine True"
+    assert "width=2.0" in said
+    assert said.endswith(" 6\n")
+    assert os.listdir(tmp_path / "temporary") == []
+
+
+def test_a_mistake_in_a_file_leaves_nothing_behind(tmp_path: Path):
+    path, before = tmp_path / "broken_of_mine.py", list(sys.path)
+    path.write_text("import widths_of_nobody\n")
+    with pytest.raises(FavoritError, match=r"broken_of_mine.py, line 1: ModuleNotFoundError: No module named 'widths_of_nobody'"):
+        load_study(path)
+    assert "favorit_study_broken_of_mine" not in sys.modules
+    assert sys.path == before
+
+
+def test_components_of_a_file_reach_the_workers(tmp_path: Path):
+    shutil.copytree(OWN, tmp_path, dirs_exist_ok=True)
+    process = start("-m", "favorit", "study", "run", "rising_study.py", "--workers", "2", "--accelerator", "cpu", cwd=tmp_path)
+    status, said, errors = finish(process)
+    assert (status, errors) == (0, "")
+    assert "4 complete, 0 failed, 0 left" in said
+    assert {"begins on worker 1", "begins on worker 2"} <= {line.partition("   ")[2] for line in said.splitlines()}
+    found = [RunFolder(path.parent).config()["layers"] for path in (tmp_path / "runs").glob("*/result.json")]
+    assert sorted(found) == ["rising(m=8)|softmax"] * 2 + ["rising(width=0.5)"] * 2
+
+
+def test_a_file_that_cannot_be_imported_there_breaks_its_points(tmp_path: Path):
+    source = Source("absent/mine.py", b"\nraise RuntimeError('not here')")
+    order = Order("worker 1", str(tmp_path), None, "cpu", 60.0, 1, 1, float("inf"), source)
+    broke = worker._attempt(Task("point", RunConfig(), "0" * 16), order, None, lambda event: None)
+    assert isinstance(broke, Broke)
+    assert broke.error == "study file absent/mine.py, line 2: RuntimeError: not here"
