@@ -76,7 +76,6 @@ class _Streamed(torch.autograd.Function):
         # In the layout of the packed projection that q usually is a view of, the layer's output needs no copy.
         out = v.new_empty(q.shape[0], q.shape[2], q.shape[1], v.shape[-1]).transpose(1, 2)
         weight = v.new_empty(*q.shape[:2], 1, q.shape[2])
-
         room = v.new_empty(images * heads * tokens * kernel.features)
         for place in places:
             q_GND, k_GND, v_GND, own_kz, own_top, own_weight = (_own(x, place) for x in (q, k, v, kz, top, weight))
@@ -178,7 +177,7 @@ def _with_one(v: Tensor, scale: Tensor | None) -> Tensor:
 
 
 def _room(memory: Tensor, x: Tensor, features: int) -> Tensor:
-    """The part of a thread's memory that the features of x (G,N,...) take up."""
+    """The part of the memory for a block that the features of x (G,N,...) take up."""
     groups, tokens = x.shape[:2]
     return memory[: groups * tokens * features].view(groups, tokens, features)
 

@@ -1,0 +1,11 @@
+"""What all tests need of the process they run in."""
+
+from __future__ import annotations
+
+import signal
+
+
+def pytest_configure() -> None:
+    """Ctrl-C is tested with real processes, and what a shell starts in the background, and its children, would not hear it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
