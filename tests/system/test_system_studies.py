@@ -18,7 +18,7 @@ from training_helpers import SHARED, finish, start
 
 SUBSET = 256
 # With their grid kept as tokens the models of `kernels` take 10 minutes of two cores, and 8 GiB each, for as many (LOG.md): here fewer.
-SMALLER = {"kernels": 32}
+SMALLER = {"kernels": 64}
 
 
 @pytest.fixture(scope="module")
