@@ -27,7 +27,7 @@ MIXERS: dict[str, Case] = {
     "none": Case(
         ("none",),
         {
-            "other_number_of_queries": "a query keeps the value at its own place, so there must be as many keys",
+            "other_number_of_queries": "a query keeps the value at its own place, so it needs a key there",
             "mask_equals_removal": "a masked token loses its own value and has no other key",
             "causal_equals_prefixes": "there is nothing to hide from a query that sees itself only",
             "later_key_changes_nothing": "it has no causal form",

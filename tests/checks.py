@@ -82,6 +82,19 @@ def other_number_of_queries(build: Build) -> None:
             assert_close(mixer(q, k, v), mixer.weights(q, k) @ v, 2e-5)
 
 
+def queries_are_alone(build: Build) -> None:
+    """The first queries without the others: the same rows, and the gradients of these rows."""
+    for causal in {False, _has_causal(build)}:
+        for n_queries in (1, 3):
+            mixer = build(head_dim=4, tokens=65, causal=causal).double()
+            q, k, v = tensors(65, 4, dtype=torch.float64)
+            wanted = (q, k, v, *mixer.parameters())
+            rows, alone = mixer(q, k, v)[..., :n_queries, :], mixer(q[..., :n_queries, :], k, v)
+            assert_close(alone, rows, 1e-11)
+            for mine, twin in zip(gradients(alone, *wanted), gradients(rows, *wanted), strict=True):
+                assert_close(mine, twin, 1e-9)
+
+
 def rows_sum_to_one(build: Build) -> None:
     for n in TOKENS:
         w = build(head_dim=16, tokens=n).weights(*tensors(n, 16)[:2])
@@ -221,6 +234,7 @@ MIXER_CHECKS: dict[str, Callable[[Build], None]] = {
     for check in (
         weights_times_value_is_forward,
         other_number_of_queries,
+        queries_are_alone,
         rows_sum_to_one,
         non_negative,
         constant_value_passes,

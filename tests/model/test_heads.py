@@ -48,6 +48,12 @@ def check_reads_every_token(spec: str) -> None:
     assert x.grad.abs().amax((0, 2)).min() > 1e-6
 
 
+def check_first_tokens_are_all_it_reads(spec: str) -> None:
+    head = build(spec)
+    x = tokens(head)
+    assert torch.equal(head(x[:, : head.reads]), head(x))
+
+
 def check_batch_independence(spec: str) -> None:
     head = build(spec)
     x = tokens(head)

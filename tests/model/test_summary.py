@@ -59,7 +59,9 @@ def test_rows_say_what_and_how_large():
     assert [found[f"blocks.{layer}.attention"].kind for layer in range(4)] == ["favor(m=64)", "softmax", "favor(m=32)", "softmax"]
     assert found["stem"] == Row("stem", "patch(4)", (8, 64), 3 * 16 * 64 + 64, 2 * 8 * 48 * 64)
     assert found["position"] == Row("position", "learned", (9, 64), (1 + 9) * 64, 0)
-    assert (found["blocks.3.attention"].shape, found["head"].shape) == ((9, 64), (7,))
+    assert (found["blocks.2.feed_forward"].shape, found["head"].shape) == ((9, 64), (7,))
+    # All that the head reads of the last block is the class token.
+    assert found["blocks.3.attention"].shape == found["blocks.3.feed_forward"].shape == (1, 64)
 
 
 @pytest.mark.parametrize("training", [True, False])

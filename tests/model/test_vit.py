@@ -10,8 +10,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from checks_model import randn, same_state, scatter, unreached
+from checks_model import assert_equal_gradients, randn, same_state, scatter, unreached
 from favorit import Attention, FavoritError, ModelConfig, ViT, create_model
+from favorit.model import HEADS
+from favorit.model.block import WIRINGS
 
 SMALL = ModelConfig(image_size=(8, 12), stem="patch(4)", dim=16, depth=2, heads=2, mlp_dim=24, classes=5)
 
@@ -65,6 +67,18 @@ def test_building_with_a_seed_leaves_torchs_generator_alone(overrides):
 
 
 @every_variant
+@pytest.mark.parametrize("head", list(HEADS))
+@pytest.mark.parametrize("norm", WIRINGS)
+def test_the_last_block_computes_what_the_head_reads_and_nothing_else_changes(overrides, head, norm):
+    model = scatter(build(**{**overrides, "head": head, "norm": norm}).double().eval())
+    x = images().double().requires_grad_()
+    seen = []
+    model.blocks[-1].register_forward_hook(lambda block, inputs, out: seen.append(out.shape[1]))
+    assert_equal_gradients(model, model(x), model.head(model.features(x)), x, rtol=1e-9, atol=1e-11)
+    assert seen == [model.tokens if model.head.reads is None else model.head.reads, model.tokens]
+
+
+@every_variant
 def test_state_dict_round_trip_gives_equal_outputs(overrides):
     one, other = scatter(build(1, **overrides)), build(2, **overrides)
     one(images())  # running statistics of batch norm
@@ -109,7 +123,8 @@ def test_model_is_its_parts_in_order():
     tokens = torch.cat([model.class_token.expand(3, 1, 16), patches], 1) + model.position.parts[0].table
     for block in model.blocks:
         tokens = block(tokens, grid, 1)
-    torch.testing.assert_close(model(x), model.head(tokens), rtol=0, atol=0)
+    assert torch.equal(model.features(x), tokens)
+    torch.testing.assert_close(model(x), model.head(tokens))
 
 
 @pytest.mark.parametrize("rate", ["dropout", "emb_dropout", "drop_path"])

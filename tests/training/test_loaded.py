@@ -103,7 +103,7 @@ def test_data_that_changed_are_not_evaluated(tmp_path: Path):
     ids=["float", "grey", "size", "no batch"],
 )
 def test_images_of_another_kind_are_refused(shades, images):
-    with pytest.raises(FavoritError, match=r"predict takes uint8 images of shape \(N, 3, 8, 8\), not"):
+    with pytest.raises(FavoritError, match=r"a run takes uint8 images of shape \(N, 3, 8, 8\), not"):
         favorit.load(shades).predict(images)
 
 

@@ -43,20 +43,20 @@ class Uniform(Mixer):
 
 @MIXERS.register("none")
 class NoMixing(Mixer):
-    """w = identity: every token keeps its own v, and tokens exchange nothing."""
+    """w = identity: every token keeps its own v, and tokens exchange nothing. Of fewer queries than keys, query i is token i."""
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
         self._check(q, k)
         out = v if key_mask is None else v.masked_fill(~key_mask[:, None, :, None], 0.0)
-        return out.to(output_dtype(v))
+        return out[..., : q.shape[-2], :].to(output_dtype(v))
 
     def weights(self, q: Tensor, k: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
         self._check(q, k)
         with full_precision(q) as (wide,):
-            eye = torch.eye(k.shape[-2], dtype=wide.dtype, device=wide.device).expand(*q.shape[:-1], k.shape[-2])
+            eye = torch.eye(q.shape[-2], k.shape[-2], dtype=wide.dtype, device=wide.device).expand(*q.shape[:-1], k.shape[-2])
             return eye if key_mask is None else eye * key_mask[:, None, None, :]
 
     @staticmethod
     def _check(q: Tensor, k: Tensor) -> None:
-        if q.shape[-2] != k.shape[-2]:
-            raise FavoritError(f"the mixer none needs as many queries as keys, got {q.shape[-2]} and {k.shape[-2]}")
+        if q.shape[-2] > k.shape[-2]:
+            raise FavoritError(f"the mixer none needs a key for each query, got {q.shape[-2]} queries and {k.shape[-2]} keys")

@@ -58,11 +58,12 @@ class Attention(nn.Module):
         self.local = None if local is None else LOCALS.build(local, heads=heads, head_dim=self.head_dim)
         self._check_prefix(prefix)
 
-    def forward(self, x: Tensor, grid: Grid, prefix: int = 0, key_mask: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, grid: Grid, prefix: int = 0, key_mask: Tensor | None = None, reads: int | None = None) -> Tensor:
+        """(B,N,C) -> (B,N,C), or (B,reads,C): the first tokens only, from all keys."""
         q, k, v = self._qkv(x, grid, prefix)
-        mixed = self.mixer(q, k, v, key_mask=key_mask)
+        mixed = self.mixer(q if reads is None else q[:, :, :reads], k, v, key_mask=key_mask)
         if self.local is not None:
-            mixed = mixed + self.local(v, grid, prefix)
+            mixed = mixed + self.local(v, grid, prefix)[:, :, : mixed.shape[2]]
         return self.out(mixed.transpose(1, 2).flatten(2))
 
     def weights(self, x: Tensor, grid: Grid, prefix: int = 0, key_mask: Tensor | None = None) -> Tensor:

@@ -46,7 +46,8 @@ def diagnose(
     blocks = chosen.images.images[places].split(BATCH)
     with _watched(tallies, len(blocks), listen):
         for block in blocks:
-            loaded.predict(block)
+            # All tokens: for its prediction alone, the last layer has no queries but those that the head reads.
+            loaded.features(block)
     return [finding for tally in tallies for finding in tally.findings()]
 
 

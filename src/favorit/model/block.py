@@ -5,7 +5,7 @@ Shapes: B batch, N tokens, C model width.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -46,7 +46,10 @@ class DropPath(nn.Module):
 
 
 class Residual(nn.Module):
-    """x -> after(base + drop(branch(y))), y = before(x), base = x (or y where the wiring says so)."""
+    """x -> after(base + drop(branch(y))), y = before(x), base = x (or y where the wiring says so).
+
+    A branch that gives only the first tokens is added to those.
+    """
 
     def __init__(self, branch: nn.Module, dim: int, norm: str, dropout: float, drop_path: float) -> None:
         super().__init__()
@@ -57,9 +60,10 @@ class Residual(nn.Module):
         self.after = nn.LayerNorm(dim) if wiring.after else nn.Identity()
         self.adds_normalised = wiring.adds_normalised
 
-    def forward(self, x: Tensor, *where: Grid | int) -> Tensor:
+    def forward(self, x: Tensor, **where: Any) -> Tensor:
         y = self.before(x)
-        return self.after((y if self.adds_normalised else x) + self.drop(self.branch(y, *where)))
+        base, added = y if self.adds_normalised else x, self.drop(self.branch(y, **where))
+        return self.after((base if base.shape == added.shape else base[:, : added.shape[1]]) + added)
 
 
 class FeedForward(nn.Sequential):
@@ -79,6 +83,7 @@ class Block(nn.Module):
         if mlp_dim:
             self.feed_forward = Residual(FeedForward(dim, mlp_dim, act, dropout), dim, norm, dropout, drop_path)
 
-    def forward(self, x: Tensor, grid: Grid, prefix: int) -> Tensor:
-        x = self.attention(x, grid, prefix)
+    def forward(self, x: Tensor, grid: Grid, prefix: int, reads: int | None = None) -> Tensor:
+        """The tokens after this block, or the first `reads` of them."""
+        x = self.attention(x, grid=grid, prefix=prefix, reads=reads)
         return x if self.feed_forward is None else self.feed_forward(x)

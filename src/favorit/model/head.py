@@ -16,9 +16,13 @@ from favorit.spec import PositiveInt, Registry
 
 
 class Head(nn.Module, ABC):
-    """(B, prefix + N, C) -> (B, classes). `prefix` is how many tokens of its own it wants before the grid."""
+    """(B, prefix + N, C) -> (B, classes). `prefix` is how many tokens of its own it wants before the grid.
+
+    `reads` is how many of the first tokens it reads, None for all: the last block computes no others.
+    """
 
     prefix: int = 0
+    reads: int | None = None
 
     @abstractmethod
     def forward(self, x: Tensor) -> Tensor:
@@ -33,6 +37,7 @@ class ClassToken(Head):
     """W norm(x_0): reads the class token, which is put before the grid."""
 
     prefix = 1
+    reads = 1
 
     def __init__(self, dim: int, classes: int) -> None:
         super().__init__()

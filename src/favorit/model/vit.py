@@ -73,18 +73,19 @@ class ViT(nn.Module):
         initialise(self)
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.head(self.features(images))
+        return self.head(self.features(images, self.head.reads))
 
-    def features(self, images: Tensor) -> Tensor:
-        """(B, prefix + N, C): the tokens after the last block."""
+    def features(self, images: Tensor, reads: int | None = None) -> Tensor:
+        """(B, prefix + N, C): the tokens after the last block, or the first `reads` of them."""
         x, grid = self.stem(images)
         prefix = self.head.prefix
         if self.class_token is not None:
             x = torch.cat([self.class_token.to(x.dtype).expand(x.shape[0], -1, -1), x], 1)
         x = self.dropout(self.position.tokens(x, grid, prefix))
-        for block in self.blocks:
+        *blocks, last = self.blocks
+        for block in blocks:
             x = block(x, grid, prefix)
-        return x
+        return last(x, grid, prefix, reads)
 
     def resized(self, image_size: int | Grid) -> ViT:
         """A copy for another image size: what is as large as the token grid is interpolated."""
@@ -110,7 +111,8 @@ class ViT(nn.Module):
         """The way a training batch of this size takes through the mixer of each layer."""
         shape = (batch, self.config.heads, self.tokens, self.config.head_dim or self.config.dim // self.config.heads)
         q, k, v = (torch.empty(shape, device=next(self.parameters()).device, requires_grad=True) for _ in range(3))
-        return [module.mixer.explain(q, k, v) for module in self.modules() if isinstance(module, Attention)]
+        *mixers, last = [module.mixer for module in self.modules() if isinstance(module, Attention)]
+        return [*(mixer.explain(q, k, v) for mixer in mixers), last.explain(q[:, :, : self.head.reads], k, v)]
 
     def redraw(self, index: int) -> None:
         """Draws the random features of all layers anew; does nothing in evaluation mode."""

@@ -212,13 +212,20 @@ class Loaded:
 
     def predict(self, images: Tensor) -> Tensor:
         """uint8 (N, C, H, W) of the data set's size -> probabilities (N, classes)."""
+        return self._each(lambda part: self.model(part).float().softmax(-1), images)
+
+    def features(self, images: Tensor) -> Tensor:
+        """uint8 (N, C, H, W) of the data set's size -> the tokens after the last block (N, tokens, width)."""
+        return self._each(self.model.features, images)
+
+    def _each(self, function: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
         expected = (self.channels, *self.image_size)
         if images.dtype != torch.uint8 or tuple(images.shape[1:]) != expected:
             raise FavoritError(
-                f"predict takes uint8 images of shape (N, {', '.join(map(str, expected))}), not {images.dtype} {tuple(images.shape)}"
+                f"a run takes uint8 images of shape (N, {', '.join(map(str, expected))}), not {images.dtype} {tuple(images.shape)}"
             )
         with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=self.half):
-            return torch.cat([self.model(self.preprocess(part)).float().softmax(-1) for part in images.split(256)])
+            return torch.cat([function(self.preprocess(part)) for part in images.split(256)])
 
 
 def load(run: str | Path | Run) -> Loaded:
