@@ -246,25 +246,26 @@ def test_a_run_is_looked_at_layer_by_layer_and_head_by_head(run):
     assert [each.errors["own"] > 0.01 for each in findings] == [True] * 3 + [False] * 3
 
 
-def test_q_and_k_are_those_of_the_layer(run):
-    """The first layer's projection of what comes in, seen by a hook of the test's own on validation images."""
+@pytest.mark.parametrize("layer", [0, 1])
+def test_q_and_k_are_those_of_the_layer(run, layer):
+    """A layer's projection of what comes in, of all tokens also in the last, seen by a hook of the test's own on validation images."""
     taken: list[Tensor] = []
     loaded = load(run)
-    loaded.model.blocks[0].attention.branch.qkv.register_forward_hook(lambda module, inputs, output: taken.append(output))
+    loaded.model.blocks[layer].attention.branch.qkv.register_forward_hook(lambda module, inputs, output: taken.append(output))
     shown = seen_images(run, 9)
-    loaded.predict(shown)
+    loaded.features(shown)
     q, k, _ = (part.unflatten(-1, (2, 4)).norm(dim=-1) for part in taken[0].chunk(3, -1))
-    layer = diagnose(run, images=9)[0]
-    assert layer.q_norm == pytest.approx(q.mean().item(), rel=1e-5)
-    assert layer.k_norm == pytest.approx(k.mean().item(), rel=1e-5)
+    found = diagnose(run, images=9)[3 * layer]
+    assert found.q_norm == pytest.approx(q.mean().item(), rel=1e-5)
+    assert found.k_norm == pytest.approx(k.mean().item(), rel=1e-5)
 
 
 def seen_images(run: Run, count: int) -> Tensor:
     """The images that the doctor shows the model."""
     shown: list[Tensor] = []
     with pytest.MonkeyPatch.context() as patch:
-        right = Loaded.predict
-        patch.setattr(Loaded, "predict", lambda self, images: (shown.append(images), right(self, images))[1])
+        right = Loaded.features
+        patch.setattr(Loaded, "features", lambda self, images: (shown.append(images), right(self, images))[1])
         diagnose(run, images=count)
     return torch.cat(shown)
 
