@@ -19,7 +19,7 @@ from favorit.attention.mixer import MIXERS, Mixer, allowed_keys, full_precision
 # (LOG.md), as long as the weights that are kept, in numbers, are worth the calls, and small beside the activations of a model.
 SHORT = 200
 FEWEST_KEPT, MOST_KEPT = 1 << 19, 1 << 24
-BLOCK_NUMBERS = 1 << 19
+BLOCK_NUMBERS = 1 << 20
 
 
 @MIXERS.register("softmax")
@@ -43,7 +43,7 @@ class Softmax(Mixer):
     def explain(self, q: Tensor, k: Tensor, v: Tensor) -> str:
         if not self.causal and is_short(q, k, v):
             return (
-                f"explicit weights in blocks of {_images(q, k)} images: "
+                f"explicit weights in blocks of {_images(q, k)} images and a head: "
                 f"training on a CPU with at most {SHORT} tokens and {FEWEST_KEPT >> 18} to {MOST_KEPT >> 18} MiB of weights"
             )
         return "torch's fused kernel"
@@ -67,20 +67,23 @@ def is_short(q: Tensor, k: Tensor, v: Tensor) -> bool:
 
 
 class _Short(torch.autograd.Function):
-    """Softmax attention with its weights kept, in blocks of images that stay in cache."""
+    """Softmax attention with its weights kept, in blocks that stay in cache.
+
+    A block is one head of some images: their tokens, views of the packed projection, then lie at even distances and are multiplied where
+    they are, without a copy.
+    """
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        w = q.new_empty(*q.shape[:3], k.shape[2])
+        images = _images(q, k)
+        w = q.new_empty(q.shape[1], q.shape[0], q.shape[2], k.shape[2])
         # In the layout of the packed projection that q usually is a view of, the layer's output needs no copy.
         out = v.new_empty(q.shape[0], q.shape[2], q.shape[1], v.shape[-1]).transpose(1, 2)
-        room = torch.empty_like(w[: _images(q, k)].flatten(0, 1))
-        for b in slices(len(q), _images(q, k)):
-            q_GND, k_GND, v_GND, w_GNN = (x[b].flatten(0, 1) for x in (q, k, v, w))
-            scores = room[: len(w_GNN)]
-            torch.baddbmm(scores, q_GND, k_GND.mT, beta=0, alpha=q.shape[-1] ** -0.5, out=scores)
-            torch.softmax(scores, -1, out=w_GNN)
-            out[b] = torch.bmm(w_GNN, v_GND).view(out[b].shape)
+        scores, mixed = w.new_empty(images, *w.shape[2:]), v.new_empty(images, q.shape[2], v.shape[-1])
+        for b, h in _blocks(q, images):
+            some = slice(b.stop - b.start)
+            w_h = torch.softmax(_product(q[b, h], k[b, h].mT, scores[some], q.shape[-1] ** -0.5), -1, out=w[h, b])
+            out[b, h] = torch.bmm(w_h, v[b, h], out=mixed[some])
         ctx.save_for_backward(q, k, v, w)
         return out
 
@@ -88,19 +91,29 @@ class _Short(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v, w = ctx.saved_tensors
+        images, scale = _images(q, k), q.shape[-1] ** -0.5
         grad_q, grad_k, grad_v = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-        scale = q.shape[-1] ** -0.5
-        room = torch.empty_like(w[: _images(q, k)].flatten(0, 1))
-        for b in slices(len(q), _images(q, k)):
-            q_GND, k_GND, v_GND, w_GNN, grad_GND = (x[b].flatten(0, 1) for x in (q, k, v, w, grad_out))
-            grad_v[b] = torch.bmm(w_GNN.mT, grad_GND).view(grad_v[b].shape)
-            of_w = torch.bmm(grad_GND, v_GND.mT, out=room[: len(w_GNN)])
-            of_scores = torch.ops.aten._softmax_backward_data.out(of_w, w_GNN, -1, w.dtype, grad_input=of_w)
-            grad_q[b] = torch.bmm(of_scores, k_GND).mul_(scale).view(grad_q[b].shape)
-            grad_k[b] = torch.bmm(of_scores.mT, q_GND).mul_(scale).view(grad_k[b].shape)
+        scores = w.new_empty(images, *w.shape[2:])
+        of_q, of_k, of_v = (x.new_empty(images, *x.shape[2:]) for x in (q, k, v))
+        for b, h in _blocks(q, images):
+            some, grad_h, w_h = slice(b.stop - b.start), grad_out[b, h], w[h, b]
+            grad_v[b, h] = torch.bmm(w_h.mT, grad_h, out=of_v[some])
+            of_w = torch.bmm(grad_h, v[b, h].mT, out=scores[some])
+            of_scores = torch.ops.aten._softmax_backward_data.out(of_w, w_h, -1, w.dtype, grad_input=of_w)
+            grad_q[b, h] = _product(of_scores, k[b, h], of_q[some], scale)
+            grad_k[b, h] = _product(of_scores.mT, q[b, h], of_k[some], scale)
         return grad_q, grad_k, grad_v
 
 
 def _images(q: Tensor, k: Tensor) -> int:
     """The images of a block: as many as fit."""
-    return even(len(q), BLOCK_NUMBERS // (q.shape[1] * q.shape[2] * k.shape[2]))
+    return even(len(q), BLOCK_NUMBERS // (q.shape[2] * k.shape[2]))
+
+
+def _blocks(q: Tensor, images: int) -> list[tuple[slice, int]]:
+    return [(b, h) for b in slices(len(q), images) for h in range(q.shape[1])]
+
+
+def _product(a: Tensor, b: Tensor, room: Tensor, scale: float) -> Tensor:
+    """scale a b, written to `room`."""
+    return torch.baddbmm(room, a, b, beta=0, alpha=scale, out=room)
