@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from favorit.attention.blocks import even, slices
+from favorit.attention.blocks import Gradients, Projected, even, slices
 from favorit.attention.kernel import Kernel, Lift, Lifted, or_zero
 
 # Added to the mean weight of a row: a row whose features all vanish becomes the mean of v instead of 0/0.
@@ -55,7 +55,7 @@ def plain(phi_q: Tensor, phi_k: Tensor, r: Tensor | None, v: Tensor) -> Tensor:
 
 def streamed(kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
     """(B,H,Nq,D), (B,H,Nk,D), (B,H,Nk,D), (B,Nk) -> (B,H,Nq,D)."""
-    return _Streamed.apply(kernel, key_mask, q, k, v, *kernel.parameters())
+    return _Streamed.apply(kernel, key_mask, *Projected.of(q, k, v), *kernel.parameters())
 
 
 def block_sizes(batch: int, heads: int, tokens: int, features: int) -> tuple[int, int, int]:
@@ -67,7 +67,9 @@ def block_sizes(batch: int, heads: int, tokens: int, features: int) -> tuple[int
 
 class _Streamed(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, kernel: Kernel, key_mask: Tensor | None, q: Tensor, k: Tensor, v: Tensor, *parameters: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, kernel: Kernel, key_mask: Tensor | None, q: Tensor, k: Tensor, v: Tensor, product: Tensor | None, *parameters: Tensor
+    ) -> Tensor:
         images, heads, tokens = block_sizes(q.shape[0], q.shape[1], max(q.shape[-2], k.shape[-2]), kernel.features)
         places = [(b, h) for b in slices(q.shape[0], images) for h in slices(q.shape[1], heads)]
         lift = kernel.lifter(v.dtype, pulled=False)
@@ -101,15 +103,15 @@ class _Streamed(torch.autograd.Function):
                 own_weight[..., i] = w
                 _put(out, place, i, torch.baddbmm(fallback, phi, own_kz[:, :-1].mT).div_(w.mT))
         ctx.kernel, ctx.key_mask, ctx.places, ctx.tokens, ctx.room_size = kernel, key_mask, places, tokens, room.numel()
-        ctx.save_for_backward(q, k, v, kz, top, out, weight, *parameters)
+        ctx.save_for_backward(q, k, v, product, kz, top, out, weight, *parameters)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, kz, top, out, weight, *parameters = ctx.saved_tensors
+        q, k, v, product, kz, top, out, weight, *parameters = ctx.saved_tensors
         tokens, features = ctx.tokens, ctx.kernel.features
-        grad_q, grad_k, grad_v = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+        grad = Gradients(q, k, v, product)
         totals = [torch.zeros_like(p) for p in parameters if p.requires_grad]
         lift = ctx.kernel.lifter(v.dtype, pulled=True)
         rooms = v.new_empty(2, ctx.room_size)
@@ -133,21 +135,21 @@ class _Streamed(torch.autograd.Function):
             for i in slices(q.shape[-2], tokens):
                 lifted, of_both_i = _lift(lift, _part(q_GND, i), False, rooms[0], features), _part(of_both, i)
                 torch.baddbmm(grad_kz, of_both_i.mT, lifted.phi, beta=bool(i.start), out=grad_kz)
-                _put(grad_q, place, i, through_features(lifted, of_both_i, own_kz))
+                _put(grad.q, place, i, through_features(lifted, of_both_i, own_kz))
             fallback = TINY * of_s.sum(-2, keepdim=True)
             for j in slices(k.shape[-2], tokens):
                 lifted = _lift_keys(lift, k_GND, kept, j, rooms[0], features)
                 scale = None if lifted.r is None else torch.exp(lifted.r - own_top)
                 of_v = torch.bmm(lifted.phi, grad_kz[:, :-1].mT)
                 of_v = of_v if scale is None else of_v.mul_(scale)
-                _put(grad_v, place, j, of_v.add_(fallback if kept is None else fallback * kept[:, j]))
-                _put(grad_k, place, j, through_features(lifted, _with_one(_part(v_GND, j), scale), grad_kz))
+                _put(grad.v, place, j, of_v.add_(fallback if kept is None else fallback * kept[:, j]))
+                _put(grad.k, place, j, through_features(lifted, _with_one(_part(v_GND, j), scale), grad_kz))
 
         with torch.autocast(q.device.type, enabled=False):
             for place in ctx.places:
                 pull(place)
         found = iter(totals)
-        return None, None, grad_q, grad_k, grad_v, *(next(found) if p.requires_grad else None for p in parameters)
+        return None, None, *grad.returned(), *(next(found) if p.requires_grad else None for p in parameters)
 
 
 def _own(x: Tensor, place: Place) -> Tensor:
