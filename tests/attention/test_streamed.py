@@ -35,18 +35,16 @@ def test_blocks_of_any_size_equal_the_plain_form(spec: str, numbers: int, masked
 
 @settings(deadline=None, max_examples=200)
 @given(
-    batch=st.integers(1, 300),
-    heads=st.integers(1, 16),
+    groups=st.integers(1, 5_000),
     tokens=st.integers(1, 70_000),
     features=st.integers(1, 512),
 )
-def test_a_block_fits_unless_it_is_as_small_as_it_may_be(batch: int, heads: int, tokens: int, features: int) -> None:
-    images, together, length = streamed.block_sizes(batch, heads, tokens, features)
-    assert 1 <= images <= batch
-    assert 1 <= together <= heads
+def test_a_block_fits_unless_it_is_as_small_as_it_may_be(groups: int, tokens: int, features: int) -> None:
+    together, length = streamed.block_sizes(groups, tokens, features)
+    assert 1 <= together <= groups
     assert min(streamed.SHORTEST_BLOCK, tokens) <= length <= tokens
-    fits = images * together * length * features <= streamed.BLOCK_NUMBERS
-    assert fits or (images == together == 1 and length == min(streamed.SHORTEST_BLOCK, tokens))
+    fits = together * length * features <= streamed.BLOCK_NUMBERS
+    assert fits or (together == 1 and length == min(streamed.SHORTEST_BLOCK, tokens))
 
 
 def test_no_buffer_of_tokens_times_features_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,15 +14,17 @@ from torch import Tensor, nn
 
 
 class Lifted(NamedTuple):
-    """Features phi (..., N, M), the r of keys (..., N, 1), and the function from the gradient of phi to that of x and those of the
-    parameters that need one.
+    """Features phi + floor (..., N, M), the r of keys (..., N, 1), and the function from the gradient of phi to that of x and those of
+    the parameters that need one.
 
-    `pull` may overwrite what it is given.
+    A floor is left to the products that follow, where it is a vector instead of a pass over all features. `pull` may overwrite what it is
+    given.
     """
 
     phi: Tensor
     r: Tensor | None
     pull: Callable[[Tensor], tuple[Tensor, list[Tensor | None]]]
+    floor: float = 0.0
 
 
 # (x (..., N, D), whether as keys, memory (..., N, M) that may be used for phi) -> features

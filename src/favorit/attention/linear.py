@@ -47,9 +47,9 @@ class Linear(Mixer):
             return f"prefix sums over blocks of {BLOCK} tokens"
         if not self._in_blocks(q, k):
             return "all features at once: they are few, or torch.compile is at work"
-        images, heads, tokens = in_blocks.block_sizes(q.shape[0], q.shape[1], max(q.shape[-2], k.shape[-2]), self.kernel.features)
+        groups, tokens = in_blocks.block_sizes(q.shape[:2].numel(), max(q.shape[-2], k.shape[-2]), self.kernel.features)
         return (
-            f"blocks of {images} images, {heads} heads and {tokens} tokens: "
+            f"blocks of {groups} of all {q.shape[:2].numel()} heads and {tokens} tokens: "
             f"their {self.kernel.features} features stay in cache, recomputed going back"
         )
 

@@ -22,10 +22,10 @@ from favorit.spec import PositiveFloat, PositiveInt, parameters_of
 
 SCALES = {"sqrt": 0.5, "fourth": 0.25}
 
-# (gradient of phi, phi, eps) -> gradient of P x, in place of the first: by hand where f' is a function of f. Autograd does the others.
-Slope = Callable[[Tensor, Tensor, float], Tensor]
+# (gradient of f, f) -> gradient of P x, in place of the first: by hand where f' is a function of f. Autograd does the others.
+Slope = Callable[[Tensor, Tensor], Tensor]
 SLOPES: dict[str, Slope] = {
-    "relu": lambda grad, phi, eps: torch.ops.aten.threshold_backward.grad_input(grad, phi, eps, grad_input=grad),
+    "relu": lambda grad, f: torch.ops.aten.threshold_backward.grad_input(grad, f, 0, grad_input=grad),
 }
 
 
@@ -67,20 +67,20 @@ class Pointwise(Kernel):
         return self.f(q * q.shape[-1] ** -self.power if rows is None else F.linear(q, rows)) + self.eps
 
     def lifter(self, dtype: torch.dtype, pulled: bool) -> Lift:
-        f, slope, eps, rows, power = self.f, self.slope, self.eps, self._rows(dtype), self.power
+        f, slope, rows = self.f, self.slope, self._rows(dtype)
         if slope is None or self.learned_rows is not None:
             return super().lifter(dtype, pulled)
         columns = None if rows is None else rows.t()
 
         def lift(x: Tensor, as_keys: bool, room: Tensor) -> Lifted:
-            scale = x.shape[-1] ** -power
-            phi = f(torch.mul(x, scale, out=room) if columns is None else project(x, columns, room)).add_(eps)
+            scale = x.shape[-1] ** -self.power
+            phi = f(torch.mul(x, scale, out=room) if columns is None else project(x, columns, room))
 
             def pull(grad: Tensor) -> tuple[Tensor, list[Tensor | None]]:
-                of_u = slope(grad, phi, eps)
+                of_u = slope(grad, phi)
                 return of_u.mul_(scale) if rows is None else of_u @ rows, []
 
-            return Lifted(phi, None, pull)
+            return Lifted(phi, None, pull, floor=self.eps)
 
         return lift
 

@@ -2,14 +2,17 @@
 
     forward     kz = sum_j e_j [v_j, 1] phi(k_j)^T,  e_j = exp(r_j - max r)
                 [s_i, w_i] = kz phi(q_i),  out_i = (s_i + d sum v) / (w_i + d n),  n keys seen
-    backward    the gradients of these products by hand, those of phi by autograd on the block's own features
+    backward    the gradients of these products by hand, those of phi by the kernel's own or by autograd on the block's features
 
 Nothing of size N x M outlives a block: kept for the backward are q, k, v, out, w and, (D+1) x M for each head, kz.
-Shapes: B batch, H heads, N tokens, D head width, M features, G images x heads of a block.
+What is of size N x D is made once for all blocks; a block then works on views.
+Shapes: B batch, H heads, N tokens, D head width, E = D + 1, M features, G heads of images in a block.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -17,7 +20,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from favorit.attention.blocks import Gradients, Projected, even, slices
+from favorit.attention.blocks import even, slices
 from favorit.attention.kernel import Kernel, Lift, Lifted, or_zero
 
 # Added to the mean weight of a row: a row whose features all vanish becomes the mean of v instead of 0/0.
@@ -27,9 +30,6 @@ BLOCK_NUMBERS = 1 << 20
 SHORTEST_BLOCK = 64
 # Up to this many features in all, cutting them into blocks costs more than it saves (LOG.md).
 FEW_NUMBERS = 1 << 19
-
-Place = tuple[slice, slice]
-
 
 def finite(r: Tensor) -> Tensor:
     """A maximum over no keys is -inf; as the lowest finite number it can be subtracted from -inf."""
@@ -55,66 +55,67 @@ def plain(phi_q: Tensor, phi_k: Tensor, r: Tensor | None, v: Tensor) -> Tensor:
 
 def streamed(kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
     """(B,H,Nq,D), (B,H,Nk,D), (B,H,Nk,D), (B,Nk) -> (B,H,Nq,D)."""
-    return _Streamed.apply(kernel, key_mask, *Projected.of(q, k, v), *kernel.parameters())
+    return _Streamed.apply(kernel, key_mask, q, k, v, *kernel.parameters())
 
 
-def block_sizes(batch: int, heads: int, tokens: int, features: int) -> tuple[int, int, int]:
-    """(images, heads, tokens) of a block: as many images as fit, of one alone as many heads, of one head as many tokens."""
-    images = even(batch, BLOCK_NUMBERS // (heads * tokens * features))
-    together = even(heads, BLOCK_NUMBERS // (images * tokens * features))
-    return images, together, max(min(SHORTEST_BLOCK, tokens), min(tokens, BLOCK_NUMBERS // (images * together * features)))
+def block_sizes(groups: int, tokens: int, features: int) -> tuple[int, int]:
+    """(heads of images, tokens) of a block: as many heads of `groups` as fit, of a single one as many tokens."""
+    together = even(groups, BLOCK_NUMBERS // (tokens * features))
+    return together, max(min(SHORTEST_BLOCK, tokens), min(tokens, BLOCK_NUMBERS // (together * features)))
 
 
 class _Streamed(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, kernel: Kernel, key_mask: Tensor | None, q: Tensor, k: Tensor, v: Tensor, product: Tensor | None, *parameters: Tensor
-    ) -> Tensor:
-        images, heads, tokens = block_sizes(q.shape[0], q.shape[1], max(q.shape[-2], k.shape[-2]), kernel.features)
-        places = [(b, h) for b in slices(q.shape[0], images) for h in slices(q.shape[1], heads)]
-        lift = kernel.lifter(v.dtype, pulled=False)
-        kz = v.new_empty(*k.shape[:2], v.shape[-1] + 1, kernel.features)
-        top = v.new_empty(*k.shape[:2], 1, 1)
-        # In the layout of the packed projection that q usually is a view of, the layer's output needs no copy.
-        out = v.new_empty(q.shape[0], q.shape[2], q.shape[1], v.shape[-1]).transpose(1, 2)
-        weight = v.new_empty(*q.shape[:2], 1, q.shape[2])
-        room = v.new_empty(images * heads * tokens * kernel.features)
-        for place in places:
-            q_GND, k_GND, v_GND, own_kz, own_top, own_weight = (_own(x, place) for x in (q, k, v, kz, top, weight))
-            kept = _kept(key_mask, place, v)
+    def forward(ctx: Any, kernel: Kernel, key_mask: Tensor | None, q: Tensor, k: Tensor, v: Tensor, *parameters: Tensor) -> Tensor:
+        groups, tokens = block_sizes(q.shape[:2].numel(), max(q.shape[-2], k.shape[-2]), kernel.features)
+        lift, room = kernel.lifter(v.dtype, pulled=False), v.new_empty(groups * tokens * kernel.features)
+        kz, top = v.new_empty(*k.shape[:2], v.shape[-1] + 1, kernel.features), v.new_empty(*k.shape[:2], 1, 1)
+        out, weight = v.new_empty(*q.shape[:-1], v.shape[-1]), v.new_empty(*q.shape[:2], 1, q.shape[2])
+        v_and_one, kept = _with_one(v), _kept(key_mask, k)
+        seen = (v_and_one if kept is None else v_and_one * kept).sum(-2, keepdim=True)
+        # What every query gets: d times the sum of v and the number of keys, of which there is 1 at least.
+        rest = TINY * seen
+        rest[..., -1:].clamp_(min=TINY)
+        for q_GND, k_GND, v_GNE, kept_GN, seen_GE, all_get, kz_GEM, top_G, out_GND, weight_GN in _blocks(
+            groups, q, k, v_and_one, kept, seen, rest, kz, top, out, weight
+        ):
             for j in slices(k.shape[-2], tokens):
-                phi, r, _ = _lift_keys(lift, k_GND, kept, j, room, kernel.features)
-                v_j, scale = _part(v_GND, j), None
+                phi, r, _, floor = _lift_keys(lift, k_GND, kept_GN, j, room, kernel.features)
+                scaled = _part(v_GNE, j)
                 if r is not None:
                     higher = finite(r.amax(-2, keepdim=True))
                     if j.start:
-                        higher = torch.maximum(own_top, higher)
-                        own_kz.mul_(torch.exp(own_top - higher))
-                    own_top.copy_(higher)
-                    scale = torch.exp(r - higher)
-                torch.baddbmm(own_kz, _with_one(v_j, scale).mT, phi, beta=bool(j.start), out=own_kz)
-            seen = v_GND if kept is None else v_GND * kept
-            count = float(k.shape[-2]) if kept is None else kept.sum(-2, keepdim=True, dtype=v.dtype).clamp(min=1)
-            few, fallback = TINY * count, TINY * seen.sum(-2, keepdim=True)
+                        higher = torch.maximum(top_G, higher)
+                        kz_GEM.mul_(torch.exp(top_G - higher))
+                    top_G.copy_(higher)
+                    scaled = scaled * torch.exp(r - higher)
+                torch.baddbmm(kz_GEM, scaled.mT, phi, beta=bool(j.start), out=kz_GEM)
+                if floor and r is not None:
+                    kz_GEM.add_(floor * scaled.sum(-2, keepdim=True).mT)
+            if floor:
+                if r is None:
+                    kz_GEM.add_(floor * seen_GE.mT)
+                all_get.add_(floor * kz_GEM.sum(-1).unsqueeze(-2))
             for i in slices(q.shape[-2], tokens):
                 phi = _lift(lift, _part(q_GND, i), False, room, kernel.features).phi
                 # A row times a matrix: the column form of the same product takes a path eight times slower.
-                w = torch.bmm(own_kz[:, -1:], phi.mT).add_(few)
-                own_weight[..., i] = w
-                _put(out, place, i, torch.baddbmm(fallback, phi, own_kz[:, :-1].mT).div_(w.mT))
-        ctx.kernel, ctx.key_mask, ctx.places, ctx.tokens, ctx.room_size = kernel, key_mask, places, tokens, room.numel()
-        ctx.save_for_backward(q, k, v, product, kz, top, out, weight, *parameters)
+                w = torch.baddbmm(all_get[..., -1:], kz_GEM[:, -1:], phi.mT, out=weight_GN[..., i])
+                torch.baddbmm(all_get[..., :-1], phi, kz_GEM[:, :-1].mT, out=out_GND[:, i]).div_(w.mT)
+        ctx.kernel, ctx.key_mask, ctx.sizes = kernel, key_mask, (groups, tokens)
+        ctx.save_for_backward(q, k, v, kz, top, out, weight, *parameters)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, product, kz, top, out, weight, *parameters = ctx.saved_tensors
-        tokens, features = ctx.tokens, ctx.kernel.features
-        grad = Gradients(q, k, v, product)
+        q, k, v, kz, top, out, weight, *parameters = ctx.saved_tensors
+        (groups, tokens), features = ctx.sizes, ctx.kernel.features
+        grads = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
         totals = [torch.zeros_like(p) for p in parameters if p.requires_grad]
-        lift = ctx.kernel.lifter(v.dtype, pulled=True)
-        rooms = v.new_empty(2, ctx.room_size)
+        lift, rooms = ctx.kernel.lifter(v.dtype, pulled=True), v.new_empty(2, groups * tokens * features)
+        # The quotient rule: the gradients of s_i and, as one more column, of w_i.
+        of_both = torch.cat([grad_out, (grad_out * out).sum(-1, keepdim=True).neg_()], -1).div_(weight.mT)
+        of_all = of_both.sum(-2, keepdim=True)
 
         def through_features(lifted: Lifted, left: Tensor, right: Tensor) -> Tensor:
             grad_x, others = lifted.pull(torch.bmm(left, right, out=_room(rooms[1], left, features)))
@@ -123,43 +124,40 @@ class _Streamed(torch.autograd.Function):
                     total += grad
             return grad_x
 
-        def pull(place: Place) -> None:
-            q_GND, k_GND, v_GND, own_kz, own_top, own_weight, own_out, own_grad = (
-                _own(x, place) for x in (q, k, v, kz, top, weight, out, grad_out)
-            )
-            kept = _kept(ctx.key_mask, place, v)
-            grad_kz = torch.empty_like(own_kz)
-            # The quotient rule: the gradients of s_i and, as one more column, of w_i.
-            of_s = own_grad / own_weight.mT
-            of_both = torch.cat([of_s, (of_s * own_out).sum(-1, keepdim=True).neg_()], -1)
-            for i in slices(q.shape[-2], tokens):
-                lifted, of_both_i = _lift(lift, _part(q_GND, i), False, rooms[0], features), _part(of_both, i)
-                torch.baddbmm(grad_kz, of_both_i.mT, lifted.phi, beta=bool(i.start), out=grad_kz)
-                _put(grad.q, place, i, through_features(lifted, of_both_i, own_kz))
-            fallback = TINY * of_s.sum(-2, keepdim=True)
-            for j in slices(k.shape[-2], tokens):
-                lifted = _lift_keys(lift, k_GND, kept, j, rooms[0], features)
-                scale = None if lifted.r is None else torch.exp(lifted.r - own_top)
-                of_v = torch.bmm(lifted.phi, grad_kz[:, :-1].mT)
-                of_v = of_v if scale is None else of_v.mul_(scale)
-                _put(grad.v, place, j, of_v.add_(fallback if kept is None else fallback * kept[:, j]))
-                _put(grad.k, place, j, through_features(lifted, _with_one(_part(v_GND, j), scale), grad_kz))
-
         with torch.autocast(q.device.type, enabled=False):
-            for place in ctx.places:
-                pull(place)
+            for q_GND, k_GND, v_GNE, kept_GN, of_GNE, of_GE, kz_GEM, top_G, grad_q, grad_k, grad_v in _blocks(
+                groups, q, k, _with_one(v), _kept(ctx.key_mask, k), of_both, of_all, kz, top, *grads
+            ):
+                grad_kz = torch.empty_like(kz_GEM)
+                for i in slices(q.shape[-2], tokens):
+                    lifted, of_i = _lift(lift, _part(q_GND, i), False, rooms[0], features), _part(of_GNE, i)
+                    torch.baddbmm(grad_kz, of_i.mT, lifted.phi, beta=bool(i.start), out=grad_kz)
+                    grad_q[:, i] = through_features(lifted, of_i, kz_GEM)
+                if lifted.floor:
+                    grad_kz.add_(lifted.floor * of_GE.mT)
+                of_rest, of_floor = TINY * of_GE[..., :-1], lifted.floor * grad_kz[:, :-1].sum(-1).unsqueeze(-2)
+                for j in slices(k.shape[-2], tokens):
+                    lifted, scaled = _lift_keys(lift, k_GND, kept_GN, j, rooms[0], features), _part(v_GNE, j)
+                    of_v = torch.baddbmm(of_floor, lifted.phi, grad_kz[:, :-1].mT, out=grad_v[:, j])
+                    if lifted.r is not None:
+                        scale = torch.exp(lifted.r - top_G)
+                        of_v.mul_(scale)
+                        scaled = scaled * scale
+                    of_v.add_(of_rest if kept_GN is None else of_rest * kept_GN[:, j])
+                    grad_k[:, j] = through_features(lifted, scaled, grad_kz)
         found = iter(totals)
-        return None, None, *grad.returned(), *(next(found) if p.requires_grad else None for p in parameters)
+        return None, None, *grads, *(next(found) if p.requires_grad else None for p in parameters)
 
 
-def _own(x: Tensor, place: Place) -> Tensor:
-    """(B,H,...) -> (G,...): a view of what is contiguous, else a copy, as a product of strided tokens takes half as long again."""
-    return x[place].flatten(0, 1).contiguous()
+def _blocks(groups: int, *whole: Tensor | None) -> Iterator[tuple[Any, ...]]:
+    """Some heads of images at a time, (B,H,...) -> (G,...): views, as what is written there must stay. None stays None."""
+    cut = [repeat(None) if x is None else x.contiguous().flatten(0, 1).split(groups) for x in whole]
+    return zip(*cut, strict=False)
 
 
-def _kept(key_mask: Tensor | None, place: Place, v: Tensor) -> Tensor | None:
-    """Which keys of a block a mask keeps (G,N,1), None where all are."""
-    return None if key_mask is None else key_mask[place[0], None, :, None].expand(*v[place].shape[:3], 1).flatten(0, 1)
+def _kept(key_mask: Tensor | None, k: Tensor) -> Tensor | None:
+    """Which keys a mask keeps (B,H,N,1), None where all are."""
+    return None if key_mask is None else key_mask[:, None, :, None].expand(*k.shape[:-1], 1)
 
 
 def _part(x: Tensor, tokens: slice) -> Tensor:
@@ -167,15 +165,9 @@ def _part(x: Tensor, tokens: slice) -> Tensor:
     return x if tokens.stop - tokens.start == x.shape[1] else x[:, tokens].contiguous()
 
 
-def _put(whole: Tensor, place: Place, tokens: slice, part: Tensor) -> None:
-    """Writes what a block found, (G,N,...), to its place in (B,H,N,...)."""
-    own = whole[(*place, tokens)]
-    own.copy_(part.view(own.shape))
-
-
-def _with_one(v: Tensor, scale: Tensor | None) -> Tensor:
-    """e_j [v_j, 1], e_j = 1 without a scale."""
-    return F.pad(v, (0, 1), value=1.0) if scale is None else torch.cat([scale * v, scale], -1)
+def _with_one(v: Tensor) -> Tensor:
+    """[v_j, 1]: the normaliser as one more column."""
+    return F.pad(v, (0, 1), value=1.0)
 
 
 def _room(memory: Tensor, x: Tensor, features: int) -> Tensor:
