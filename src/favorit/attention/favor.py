@@ -69,12 +69,12 @@ class Favor(Kernel):
             top = phi.amax(-1, keepdim=True)
             phi.sub_(top).exp2_()
 
-            def pull(grad: Tensor) -> tuple[Tensor, list[Tensor | None]]:
+            def pull(grad: Tensor, of_x: Tensor) -> list[Tensor | None]:
                 of_exponent = grad.mul_(phi)
-                of_x = of_exponent @ rows
+                project(of_exponent, rows, of_x)
                 if as_keys:  # |k~|^2 / 2 is subtracted from every exponent of a key
                     of_x.addcmul_(x, of_exponent.sum(-1, keepdim=True), value=-(x.shape[-1] ** -0.5))
-                return of_x, []
+                return []
 
             return Lifted(phi, top.mul_(LN2).sub_(_half_square(x)) if as_keys else None, pull)
 

@@ -14,16 +14,15 @@ from torch import Tensor, nn
 
 
 class Lifted(NamedTuple):
-    """Features phi + floor (..., N, M), the r of keys (..., N, 1), and the function from the gradient of phi to that of x and those of
-    the parameters that need one.
+    """Features phi + floor (..., N, M), and the r of keys (..., N, 1).
 
-    A floor is left to the products that follow, where it is a vector instead of a pass over all features. `pull` may overwrite what it is
-    given.
+    A floor is left to the products that follow, where it is a vector instead of a pass over all features. `pull(gradient of phi, room for
+    that of x)` fills the second, may overwrite the first, and returns the gradients of the parameters that need one.
     """
 
     phi: Tensor
     r: Tensor | None
-    pull: Callable[[Tensor], tuple[Tensor, list[Tensor | None]]]
+    pull: Callable[[Tensor, Tensor], list[Tensor | None]]
     floor: float = 0.0
 
 
@@ -59,9 +58,10 @@ class Kernel(nn.Module, ABC):
             with torch.set_grad_enabled(pulled):
                 phi, r = self.keys(leaf) if as_keys else (self.queries(leaf), None)
 
-            def pull(grad: Tensor) -> tuple[Tensor, list[Tensor | None]]:
-                of_x, *others = torch.autograd.grad(phi, (leaf, *trained), grad, allow_unused=True)
-                return of_x, [*others]
+            def pull(grad: Tensor, of_x: Tensor) -> list[Tensor | None]:
+                found, *others = torch.autograd.grad(phi, (leaf, *trained), grad, allow_unused=True)
+                of_x.copy_(found)
+                return [*others]
 
             return Lifted(phi.detach(), r, pull)
 
@@ -81,6 +81,6 @@ def or_zero(r: Tensor | None, phi: Tensor) -> Tensor:
 
 
 def project(x: Tensor, columns: Tensor, room: Tensor) -> Tensor:
-    """x columns in `room`: (..., N, D), (D, M) -> (..., N, M)."""
+    """x columns in `room`: (..., N, D), (D, M) -> (..., N, M). Both are contiguous."""
     torch.mm(x.view(-1, x.shape[-1]), columns, out=room.view(-1, columns.shape[-1]))
     return room

@@ -76,9 +76,10 @@ class Pointwise(Kernel):
             scale = x.shape[-1] ** -self.power
             phi = f(torch.mul(x, scale, out=room) if columns is None else project(x, columns, room))
 
-            def pull(grad: Tensor) -> tuple[Tensor, list[Tensor | None]]:
+            def pull(grad: Tensor, of_x: Tensor) -> list[Tensor | None]:
                 of_u = slope(grad, phi)
-                return of_u.mul_(scale) if rows is None else of_u @ rows, []
+                torch.mul(of_u, scale, out=of_x) if rows is None else project(of_u, rows, of_x)
+                return []
 
             return Lifted(phi, None, pull, floor=self.eps)
 

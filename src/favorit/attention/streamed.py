@@ -117,12 +117,11 @@ class _Streamed(torch.autograd.Function):
         of_both = torch.cat([grad_out, (grad_out * out).sum(-1, keepdim=True).neg_()], -1).div_(weight.mT)
         of_all = of_both.sum(-2, keepdim=True)
 
-        def through_features(lifted: Lifted, left: Tensor, right: Tensor) -> Tensor:
-            grad_x, others = lifted.pull(torch.bmm(left, right, out=_room(rooms[1], left, features)))
-            for total, grad in zip(totals, others):
+        def through_features(lifted: Lifted, left: Tensor, right: Tensor, of_x: Tensor) -> None:
+            of_phi = torch.bmm(left, right, out=_room(rooms[1], left, features))
+            for total, grad in zip(totals, lifted.pull(of_phi, of_x)):
                 if grad is not None:
                     total += grad
-            return grad_x
 
         with torch.autocast(q.device.type, enabled=False):
             for q_GND, k_GND, v_GNE, kept_GN, of_GNE, of_GE, kz_GEM, top_G, grad_q, grad_k, grad_v in _blocks(
@@ -132,7 +131,7 @@ class _Streamed(torch.autograd.Function):
                 for i in slices(q.shape[-2], tokens):
                     lifted, of_i = _lift(lift, _part(q_GND, i), False, rooms[0], features), _part(of_GNE, i)
                     torch.baddbmm(grad_kz, of_i.mT, lifted.phi, beta=bool(i.start), out=grad_kz)
-                    grad_q[:, i] = through_features(lifted, of_i, kz_GEM)
+                    through_features(lifted, of_i, kz_GEM, grad_q[:, i])
                 if lifted.floor:
                     grad_kz.add_(lifted.floor * of_GE.mT)
                 of_rest, of_floor = TINY * of_GE[..., :-1], lifted.floor * grad_kz[:, :-1].sum(-1).unsqueeze(-2)
@@ -144,7 +143,7 @@ class _Streamed(torch.autograd.Function):
                         of_v.mul_(scale)
                         scaled = scaled * scale
                     of_v.add_(of_rest if kept_GN is None else of_rest * kept_GN[:, j])
-                    grad_k[:, j] = through_features(lifted, scaled, grad_kz)
+                    through_features(lifted, scaled, grad_kz, grad_k[:, j])
         found = iter(totals)
         return None, None, *grads, *(next(found) if p.requires_grad else None for p in parameters)
 
