@@ -31,16 +31,21 @@ Lift = Callable[[Tensor, bool, Tensor], Lifted]
 
 
 class Kernel(nn.Module, ABC):
-    """A feature map that owns its scaling. It is called in fp32 or better, autocast off. `features` is M."""
+    """A feature map that owns its scaling. It is called in fp32 or better, autocast off.
+
+    `features` is M; `least` is what no feature is below: above 0, no row of weights can vanish.
+    """
 
     features: int
+    least: float = 0.0
 
     @abstractmethod
     def queries(self, q: Tensor) -> Tensor:
         """(..., N, D) -> (..., N, M), non-negative, each token up to a positive factor of its own (it cancels)."""
 
     def keys(self, k: Tensor) -> tuple[Tensor, Tensor | None]:
-        """(..., N, D) -> phi (..., N, M), r (..., N, 1): the features of key j are phi_j exp(r_j), and no factor of theirs cancels.
+        """(..., N, D) -> phi (..., N, M), r (..., N, 1): the features of key j are phi_j exp(r_j). No factor of a key cancels, only one of
+        all keys.
 
         r, detached, keeps phi in range where the features themselves would overflow or vanish; None, which is 0, unless a kernel needs it.
         """

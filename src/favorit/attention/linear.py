@@ -39,8 +39,8 @@ class Linear(Mixer):
         with full_precision(q, k, v) as (q, k, v):
             if self._in_blocks(q, k):
                 return in_blocks.streamed(self.kernel, q, k, v, key_mask).to(dtype)
-            attend = _causal if self.causal else plain
-            return attend(self.kernel.queries(q), *self._keys(k, key_mask), v).to(dtype)
+            features = self.kernel.queries(q), *self._keys(k, key_mask), v
+            return (_causal(*features) if self.causal else plain(*features, self.kernel.least)).to(dtype)
 
     def explain(self, q: Tensor, k: Tensor, v: Tensor) -> str:
         if self.causal:
@@ -67,8 +67,8 @@ class Linear(Mixer):
 
     def _in_blocks(self, q: Tensor, k: Tensor) -> bool:
         """Whether features are worth cutting into blocks: a function of shapes."""
-        tokens = q.shape[:2].numel() * max(q.shape[-2], k.shape[-2])
-        return not (self.causal or torch.compiler.is_compiling()) and tokens * self.kernel.features > in_blocks.FEW_NUMBERS
+        tokens = max(q.numel(), k.numel()) // q.shape[-1]
+        return tokens * self.kernel.features > in_blocks.FEW_NUMBERS and not (self.causal or torch.compiler.is_compiling())
 
     def _keys(self, k: Tensor, key_mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
         phi_k, r = self.kernel.keys(k)

@@ -80,7 +80,7 @@ def allowed_keys(q: Tensor, k: Tensor, key_mask: Tensor | None, causal: bool) ->
 def full_precision(*tensors: Tensor) -> AbstractContextManager[list[Tensor]]:
     """The tensors in fp32 or better, with autocast off: sums of many positive features overflow in half precision."""
     wide, device = torch.promote_types(tensors[0].dtype, torch.float32), tensors[0].device.type
-    ready = [tensor.to(wide) for tensor in tensors]
+    ready = [tensor if tensor.dtype == wide else tensor.to(wide) for tensor in tensors]
     # Without autocast nothing has to be undone, and on short sequences a context of our own would cost as much as a product.
     return _without_autocast(device, ready) if torch.is_autocast_enabled(device) else nullcontext(ready)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -22,10 +22,22 @@ from favorit.spec import PositiveFloat, PositiveInt, parameters_of
 
 SCALES = {"sqrt": 0.5, "fourth": 0.25}
 
-# (gradient of f, f) -> gradient of P x, in place of the first: by hand where f' is a function of f. Autograd does the others.
-Slope = Callable[[Tensor, Tensor], Tensor]
-SLOPES: dict[str, Slope] = {
-    "relu": lambda grad, f: torch.ops.aten.threshold_backward.grad_input(grad, f, 0, grad_input=grad),
+
+class Homogeneous(NamedTuple):
+    """What is known by hand of an f with f(s x) = s f(x), s > 0: f into a given tensor, and its slope.
+
+    The scale of x is then a factor of all features, which cancels, once eps is divided by it.
+    """
+
+    into: Callable[[Tensor, Tensor], Tensor]  # (x, room) -> f(x) in the room, which may be x
+    slope: Callable[[Tensor, Tensor], Tensor]  # (gradient of f, f) -> gradient of x, in place of the first
+
+
+HOMOGENEOUS = {
+    "relu": Homogeneous(
+        lambda x, room: torch.clamp_min(x, 0, out=room),
+        lambda grad, f: torch.ops.aten.threshold_backward.grad_input(grad, f, 0, grad_input=grad),
+    ),
 }
 
 
@@ -39,7 +51,7 @@ class Pointwise(Kernel):
     def __init__(
         self,
         f: Callable[[Tensor], Tensor],
-        slope: Slope | None,
+        by_hand: Homogeneous | None,
         head_dim: int,
         layer: int,
         seed: int,
@@ -51,8 +63,10 @@ class Pointwise(Kernel):
         super().__init__()
         if learned and m is None:
             raise FavoritError("learned=True needs m, the number of learned features: write for example m=128, learned=True")
-        self.f, self.slope, self.eps, self.power = f, slope, eps, SCALES[scale]
-        self.features = m or head_dim
+        self.f, self.by_hand, self.eps, self.scale = f, by_hand, eps, head_dim ** -SCALES[scale]
+        if by_hand is not None:
+            self.eps, self.scale = eps / self.scale, 1.0
+        self.features, self.least = m or head_dim, self.eps
         self.projection: RandomRows | None = None
         self.learned_rows: nn.Parameter | None = None
         if m is not None:
@@ -64,21 +78,20 @@ class Pointwise(Kernel):
 
     def queries(self, q: Tensor) -> Tensor:
         rows = self._rows(q.dtype)
-        return self.f(q * q.shape[-1] ** -self.power if rows is None else F.linear(q, rows)) + self.eps
+        return self.f(self._scaled(q) if rows is None else F.linear(q, rows)) + self.eps
 
     def lifter(self, dtype: torch.dtype, pulled: bool) -> Lift:
-        f, slope, rows = self.f, self.slope, self._rows(dtype)
-        if slope is None or self.learned_rows is not None:
+        if self.by_hand is None or self.learned_rows is not None:
             return super().lifter(dtype, pulled)
+        (into, slope), rows = self.by_hand, self._rows(dtype)
         columns = None if rows is None else rows.t()
 
         def lift(x: Tensor, as_keys: bool, room: Tensor) -> Lifted:
-            scale = x.shape[-1] ** -self.power
-            phi = f(torch.mul(x, scale, out=room) if columns is None else project(x, columns, room))
+            phi = into(x if columns is None else project(x, columns, room), room)
 
             def pull(grad: Tensor, of_x: Tensor) -> list[Tensor | None]:
                 of_u = slope(grad, phi)
-                torch.mul(of_u, scale, out=of_x) if rows is None else project(of_u, rows, of_x)
+                of_x.copy_(of_u) if rows is None else project(of_u, rows, of_x)
                 return []
 
             return Lifted(phi, None, pull, floor=self.eps)
@@ -88,7 +101,10 @@ class Pointwise(Kernel):
     def _rows(self, dtype: torch.dtype) -> Tensor | None:
         """P / D^s: scaling the rows is cheaper than scaling all tokens."""
         rows = self.learned_rows if self.projection is None else self.projection.rows
-        return None if rows is None else rows.to(dtype) * rows.shape[-1] ** -self.power
+        return None if rows is None else self._scaled(rows.to(dtype))
+
+    def _scaled(self, x: Tensor) -> Tensor:
+        return x if self.scale == 1 else x * self.scale
 
     def redraw(self, index: int) -> None:
         if self.projection is not None:
@@ -96,22 +112,22 @@ class Pointwise(Kernel):
 
 
 def pointwise(f: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Registers the kernel f(P x) + eps under f's name. f maps a tensor, which it may overwrite, elementwise to non-negative values."""
+    """Registers the kernel f(P x) + eps under f's name. f maps a tensor elementwise to non-negative values."""
     own = parameters_of(f, ("x",))
 
     def build(**values: Any) -> Pointwise:
         of_f = {key: values.pop(key) for key in own if key in values}
-        return Pointwise(partial(f, **of_f), SLOPES.get(f.__name__), **values)
+        return Pointwise(partial(f, **of_f), HOMOGENEOUS.get(f.__name__), **values)
 
     build.__doc__ = f.__doc__
-    add_kernel(f.__name__, build, {**parameters_of(Pointwise, ("self", "f", "slope")), **own})
+    add_kernel(f.__name__, build, {**parameters_of(Pointwise, ("self", "f", "by_hand")), **own})
     return f
 
 
 @pointwise
 def relu(x: Tensor) -> Tensor:
     """f(x) = max(x, 0)."""
-    return x.relu_()
+    return F.relu(x)
 
 
 @pointwise

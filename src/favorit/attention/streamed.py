@@ -31,16 +31,20 @@ SHORTEST_BLOCK = 64
 # Up to this many features in all, cutting them into blocks costs more than it saves (LOG.md).
 FEW_NUMBERS = 1 << 19
 
+
 def finite(r: Tensor) -> Tensor:
     """A maximum over no keys is -inf; as the lowest finite number it can be subtracted from -inf."""
     return r.clamp(min=torch.finfo(r.dtype).min)
 
 
-def plain(phi_q: Tensor, phi_k: Tensor, r: Tensor | None, v: Tensor) -> Tensor:
-    """The same in a few lines, all features at once: for features that are few, and for `torch.compile`."""
-    heads = phi_q.shape[:2]
+def plain(phi_q: Tensor, phi_k: Tensor, r: Tensor | None, v: Tensor, least: float = 0.0) -> Tensor:
+    """The same in a few lines, all features at once: for features that are few, and for `torch.compile`. No feature is below `least`."""
+    shape = (*phi_q.shape[:-1], v.shape[-1])
     # Of a few thousand numbers an operation costs what its call costs: products of three dimensions, and as few as can be.
     phi_q, phi_k, v = phi_q.flatten(0, 1), phi_k.flatten(0, 1), v.flatten(0, 1)
+    if r is None and least * least > TINY:
+        # No row can vanish, and d is lost in rounding.
+        return (torch.bmm(phi_q, torch.bmm(phi_k.mT, v)) / _row_sums(phi_q, phi_k)).view(shape)
     seen, z = v, phi_k
     few: Tensor | float = TINY * v.shape[1]
     if r is not None:
@@ -50,7 +54,12 @@ def plain(phi_q: Tensor, phi_k: Tensor, r: Tensor | None, v: Tensor) -> Tensor:
         few = TINY * kept.sum(-2, keepdim=True).clamp(min=1)
         seen, v, z = v * kept, v * scale, phi_k * scale
     sums = torch.baddbmm(TINY * seen.sum(-2, keepdim=True), phi_q, torch.bmm(phi_k.mT, v))
-    return (sums / ((phi_q * z.sum(-2, keepdim=True)).sum(-1, keepdim=True) + few)).unflatten(0, heads)
+    return (sums / (_row_sums(phi_q, z) + few)).view(shape)
+
+
+def _row_sums(phi_q: Tensor, phi_k: Tensor) -> Tensor:
+    """The sum of weights of each query (G,Nq,1)."""
+    return (phi_q * phi_k.sum(-2, keepdim=True)).sum(-1, keepdim=True)
 
 
 def streamed(kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
