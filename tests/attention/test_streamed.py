@@ -102,11 +102,13 @@ def test_even_pieces_fit_and_are_even(length: int, most: int) -> None:
     assert (pieces[0].start, pieces[-1].stop) == (0, length)
 
 
-@pytest.mark.parametrize("spec", ["relu(m=16)", "relu", "favor(m=16)", "learned(m=5)"])
-def test_blocks_of_one_image_take_views_of_a_packed_projection(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where q, k and v are views of one product, as in the layer, a block of one image is no copy and not contiguous."""
-    monkeypatch.setattr(streamed, "FEW_NUMBERS", 0)
-    monkeypatch.setattr(streamed, "BLOCK_NUMBERS", 1)
+@pytest.mark.parametrize("numbers", [1, 70 * 70 * 3])
+@pytest.mark.parametrize("spec", ["relu(m=16)", "relu", "favor(m=16)", "learned(m=5)", "softmax"])
+def test_blocks_take_views_of_a_packed_projection(spec: str, numbers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """q, k and v are views of one product, as in the layer: not contiguous, and each block a part of them."""
+    for module, few in ((streamed, "FEW_NUMBERS"), (softmax, "FEWEST_KEPT")):
+        monkeypatch.setattr(module, few, 0)
+        monkeypatch.setattr(module, "BLOCK_NUMBERS", numbers)
     mixer = builder(spec)(head_dim=8, tokens=70)
     packed = torch.randn(3, 70, 3, 2, 8, requires_grad=True)
     q, k, v = (part.transpose(1, 2) for part in packed.unbind(2))

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from favorit.attention.blocks import Gradients, Projected, even, slices
+from favorit.attention.blocks import even, slices
 from favorit.attention.mixer import MIXERS, Mixer, allowed_keys, full_precision
 
 # Up to this many tokens, training on a CPU is 1.1 to 1.5 times faster with explicit weights in blocks than with torch's fused kernel
@@ -35,7 +35,7 @@ class Softmax(Mixer):
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
         if key_mask is None and not self.causal and is_short(q, k, v):
-            return _Short.apply(*Projected.of(q, k, v))
+            return _Short.apply(q, k, v)
         if key_mask is None:
             return F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
         return F.scaled_dot_product_attention(q, k, v, attn_mask=allowed_keys(q, k, key_mask, self.causal))
@@ -74,7 +74,7 @@ class _Short(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, product: Tensor | None) -> Tensor:
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         images = _images(q, k)
         w = q.new_empty(q.shape[1], q.shape[0], q.shape[2], k.shape[2])
         # In the layout of the packed projection that q usually is a view of, the layer's output needs no copy.
@@ -84,25 +84,25 @@ class _Short(torch.autograd.Function):
             some = slice(b.stop - b.start)
             w_h = torch.softmax(_product(q[b, h], k[b, h].mT, scores[some], q.shape[-1] ** -0.5), -1, out=w[h, b])
             out[b, h] = torch.bmm(w_h, v[b, h], out=mixed[some])
-        ctx.save_for_backward(q, k, v, product, w)
+        ctx.save_for_backward(q, k, v, w)
         return out
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, product, w = ctx.saved_tensors
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v, w = ctx.saved_tensors
         images, scale = _images(q, k), q.shape[-1] ** -0.5
-        grad = Gradients(q, k, v, product)
+        grad_q, grad_k, grad_v = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
         scores = w.new_empty(images, *w.shape[2:])
         of_q, of_k, of_v = (x.new_empty(images, *x.shape[2:]) for x in (q, k, v))
         for b, h in _blocks(q, images):
             some, grad_h, w_h = slice(b.stop - b.start), grad_out[b, h], w[h, b]
-            grad.v[b, h] = torch.bmm(w_h.mT, grad_h, out=of_v[some])
+            grad_v[b, h] = torch.bmm(w_h.mT, grad_h, out=of_v[some])
             of_w = torch.bmm(grad_h, v[b, h].mT, out=scores[some])
             of_scores = torch.ops.aten._softmax_backward_data.out(of_w, w_h, -1, w.dtype, grad_input=of_w)
-            grad.q[b, h] = _product(of_scores, k[b, h], of_q[some], scale)
-            grad.k[b, h] = _product(of_scores.mT, q[b, h], of_k[some], scale)
-        return grad.returned()
+            grad_q[b, h] = _product(of_scores, k[b, h], of_q[some], scale)
+            grad_k[b, h] = _product(of_scores.mT, q[b, h], of_k[some], scale)
+        return grad_q, grad_k, grad_v
 
 
 def _images(q: Tensor, k: Tensor) -> int:
