@@ -141,6 +141,18 @@ def _sums_instead_of_means(build: Build) -> Build:
     return wrapped
 
 
+def _centres_queries(build: Build) -> Build:
+    """Each row depends on all queries, so that the last block of a model would depend on how many it is given."""
+
+    def wrapped(**shape: Any) -> Mixer:
+        mixer = build(**shape)
+        right = mixer.forward
+        mixer.forward = lambda q, k, v, key_mask=None: right(q - q.mean(-2, keepdim=True), k, v)  # type: ignore[method-assign]
+        return mixer
+
+    return wrapped
+
+
 MUTANTS: dict[str, tuple[Build, str]] = {
     "QR without the signs of diag(R)": (_with_rows(_unsigned), "unbiased"),
     "features scaled along the wrong axis": (_with_rows(_scaled_columns), "unbiased"),
@@ -151,5 +163,6 @@ MUTANTS: dict[str, tuple[Build, str]] = {
     "no fallback for vanishing features": (_with_mixer(_NoFallback, "favor(m=64)"), "finite_at_any_norm"),
     "sums in half precision": (_with_mixer(_HalfPrecisionSums, "relu"), "finite_at_any_norm"),
     "masks ignored": (_ignores_mask(builder("relu")), "mask_equals_removal"),
+    "queries that know of each other": (_centres_queries(builder("softmax")), "queries_are_alone"),
     "weights without a normaliser": (_sums_instead_of_means(builder("relu")), "rows_sum_to_one"),
 }

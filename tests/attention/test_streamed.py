@@ -102,16 +102,27 @@ def test_even_pieces_fit_and_are_even(length: int, most: int) -> None:
     assert (pieces[0].start, pieces[-1].stop) == (0, length)
 
 
-@pytest.mark.parametrize("numbers", [1, 70 * 70 * 3])
+@pytest.mark.parametrize("numbers", [1, 70 * 16 * 8, 70 * 70 * 2, 1 << 20])
 @pytest.mark.parametrize("spec", ["relu(m=16)", "relu", "favor(m=16)", "learned(m=5)", "softmax"])
 def test_blocks_take_views_of_a_packed_projection(spec: str, numbers: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """q, k and v are views of one product, as in the layer: not contiguous, and each block a part of them."""
+    """q, k and v are views of one product, as in the layer: not contiguous. Blocks of single heads, of 8 and 7 of 15 heads, of 2, 2 and 1
+    of 5 images, and one of all."""
     for module, few in ((streamed, "FEW_NUMBERS"), (softmax, "FEWEST_KEPT")):
         monkeypatch.setattr(module, few, 0)
         monkeypatch.setattr(module, "BLOCK_NUMBERS", numbers)
     mixer = builder(spec)(head_dim=8, tokens=70)
-    packed = torch.randn(3, 70, 3, 2, 8, requires_grad=True)
+    packed = torch.randn(5, 70, 3, 3, 8, requires_grad=True)
     q, k, v = (part.transpose(1, 2) for part in packed.unbind(2))
     (ours,) = gradients(mixer(q, k, v), packed)
     (twin,) = gradients(mixer.weights(q, k) @ v, packed)
     assert_close(ours, twin, 1e-5)
+
+
+@pytest.mark.parametrize("eps", [1e-3, 1e-6, 2e-15, 1e-18])
+def test_short_sequences_need_no_guard_where_features_have_a_floor_and_have_one_where_it_is_too_low(eps: float) -> None:
+    """All features at their floor: the mean of v, in fp64 to rounding, also where the floor's square is as small as the guard."""
+    mixer = builder(f"relu(eps={eps})")(head_dim=4, tokens=9).double()
+    q, k, v = tensors(9, 4, dtype=torch.float64)
+    q, k = -q.abs(), -k.abs()
+    assert_close(mixer(q, k, v), v.mean(-2, keepdim=True).expand_as(v), 1e-12)
+    assert_close(mixer(q, k, v), mixer.weights(q, k) @ v, 1e-12)

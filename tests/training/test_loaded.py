@@ -92,6 +92,14 @@ def test_data_that_changed_are_not_evaluated(tmp_path: Path):
         evaluate_run(run.path)
 
 
+def test_features_are_all_tokens_and_the_head_makes_the_prediction_of_them(shades):
+    loaded, images = favorit.load(shades), load_dataset(shades.config.data.name).test.images
+    tokens = loaded.features(images)
+    assert tokens.shape == (len(images), loaded.model.tokens, loaded.model.config.dim)
+    with torch.inference_mode():
+        torch.testing.assert_close(loaded.model.head(tokens).softmax(-1), loaded.predict(images))
+
+
 @pytest.mark.parametrize(
     "images",
     [

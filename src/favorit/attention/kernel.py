@@ -16,8 +16,9 @@ from torch import Tensor, nn
 class Lifted(NamedTuple):
     """Features phi + floor (..., N, M), and the r of keys (..., N, 1).
 
-    A floor is left to the products that follow, where it is a vector instead of a pass over all features. `pull(gradient of phi, room for
-    that of x)` fills the second, may overwrite the first, and returns the gradients of the parameters that need one.
+    A floor, one number for all queries and keys, is left to the products that follow, where it is a vector instead of a pass over all
+    features. `pull(gradient of phi, room for that of x)` fills the second, may overwrite the first, and returns the gradients of the
+    parameters that need one.
     """
 
     phi: Tensor
@@ -86,6 +87,6 @@ def or_zero(r: Tensor | None, phi: Tensor) -> Tensor:
 
 
 def project(x: Tensor, columns: Tensor, room: Tensor) -> Tensor:
-    """x columns in `room`: (..., N, D), (D, M) -> (..., N, M). Both are contiguous."""
+    """x columns in `room`: (..., N, D), (D, M) -> (..., N, M); x and the room are contiguous."""
     torch.mm(x.view(-1, x.shape[-1]), columns, out=room.view(-1, columns.shape[-1]))
     return room

@@ -49,7 +49,7 @@ class Linear(Mixer):
             return "all features at once: they are few, or torch.compile is at work"
         groups, tokens = in_blocks.block_sizes(q.shape[:2].numel(), max(q.shape[-2], k.shape[-2]), self.kernel.features)
         return (
-            f"blocks of {groups} of all {q.shape[:2].numel()} heads and {tokens} tokens: "
+            f"blocks of {groups} of the {q.shape[:2].numel()} heads of all images and {tokens} tokens: "
             f"their {self.kernel.features} features stay in cache, recomputed going back"
         )
 
@@ -63,12 +63,13 @@ class Linear(Mixer):
             kept = scale > -torch.inf
             count = kept.sum(-1, keepdim=True).clamp(min=1)
             w = (phi_q @ phi_k.mT) * torch.exp(scale - finite(scale.amax(-1, keepdim=True)))
-            return (w + TINY * kept) / count / (w.sum(-1, keepdim=True) / count + TINY)
+            return (w + TINY * kept.to(w)) / count / (w.sum(-1, keepdim=True) / count + TINY)
 
     def _in_blocks(self, q: Tensor, k: Tensor) -> bool:
         """Whether features are worth cutting into blocks: a function of shapes."""
         tokens = max(q.numel(), k.numel()) // q.shape[-1]
-        return tokens * self.kernel.features > in_blocks.FEW_NUMBERS and not (self.causal or torch.compiler.is_compiling())
+        # In this order: a compiler that met the sizes first would compile once for each answer.
+        return not (self.causal or torch.compiler.is_compiling()) and tokens * self.kernel.features > in_blocks.FEW_NUMBERS
 
     def _keys(self, k: Tensor, key_mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
         phi_k, r = self.kernel.keys(k)

@@ -19,7 +19,7 @@ from favorit.spec import Registry, Spec
 
 
 class Mixer(nn.Module, ABC):
-    """out_i = sum_j w_ij v_j, with w a function of the queries and keys.
+    """out_i = sum_j w_ij v_j, with w_i a function of query i and the keys: other queries may be left out.
 
     `causal` says that query i sees keys 0..i only (counted from the first key, also where Nq != Nk).
     """

@@ -99,11 +99,12 @@ class Pointwise(Kernel):
         return lift
 
     def _rows(self, dtype: torch.dtype) -> Tensor | None:
-        """P / D^s: scaling the rows is cheaper than scaling all tokens."""
+        """P, scaled: cheaper than scaling all tokens."""
         rows = self.learned_rows if self.projection is None else self.projection.rows
         return None if rows is None else self._scaled(rows.to(dtype))
 
     def _scaled(self, x: Tensor) -> Tensor:
+        """x / D^s, or x where that factor has gone to eps."""
         return x if self.scale == 1 else x * self.scale
 
     def redraw(self, index: int) -> None:

@@ -1,6 +1,6 @@
 """Softmax attention: the exact baseline of every comparison.
 
-Shapes: B batch, H heads, N tokens, D head width, G images x heads of a block.
+Shapes: B batch, H heads, N tokens, D head width.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def plain(phi_q: Tensor, phi_k: Tensor, r: Tensor | None, v: Tensor, least: floa
     shape = (*phi_q.shape[:-1], v.shape[-1])
     # Of a few thousand numbers an operation costs what its call costs: products of three dimensions, and as few as can be.
     phi_q, phi_k, v = phi_q.flatten(0, 1), phi_k.flatten(0, 1), v.flatten(0, 1)
-    if r is None and least * least > TINY:
+    if r is None and least * least > TINY / torch.finfo(v.dtype).eps:
         # No row can vanish, and d is lost in rounding.
         return (torch.bmm(phi_q, torch.bmm(phi_k.mT, v)) / _row_sums(phi_q, phi_k)).view(shape)
     seen, z = v, phi_k
@@ -124,7 +124,7 @@ class _Streamed(torch.autograd.Function):
         lift, rooms = ctx.kernel.lifter(v.dtype, pulled=True), v.new_empty(2, groups * tokens * features)
         # The quotient rule: the gradients of s_i and, as one more column, of w_i.
         of_both = torch.cat([grad_out, (grad_out * out).sum(-1, keepdim=True).neg_()], -1).div_(weight.mT)
-        of_all = of_both.sum(-2, keepdim=True)
+        of_all, nothing = of_both.sum(-2, keepdim=True), v.new_zeros(1, 1, 1)
 
         def through_features(lifted: Lifted, left: Tensor, right: Tensor, of_x: Tensor) -> None:
             of_phi = torch.bmm(left, right, out=_room(rooms[1], left, features))
@@ -141,9 +141,10 @@ class _Streamed(torch.autograd.Function):
                     lifted, of_i = _lift(lift, _part(q_GND, i), False, rooms[0], features), _part(of_GNE, i)
                     torch.baddbmm(grad_kz, of_i.mT, lifted.phi, beta=bool(i.start), out=grad_kz)
                     through_features(lifted, of_i, kz_GEM, grad_q[:, i])
+                of_rest, of_floor = TINY * of_GE[..., :-1], nothing
                 if lifted.floor:
                     grad_kz.add_(lifted.floor * of_GE.mT)
-                of_rest, of_floor = TINY * of_GE[..., :-1], lifted.floor * grad_kz[:, :-1].sum(-1).unsqueeze(-2)
+                    of_floor = lifted.floor * grad_kz[:, :-1].sum(-1).unsqueeze(-2)
                 for j in slices(k.shape[-2], tokens):
                     lifted, scaled = _lift_keys(lift, k_GND, kept_GN, j, rooms[0], features), _part(v_GNE, j)
                     of_v = torch.baddbmm(of_floor, lifted.phi, grad_kz[:, :-1].mT, out=grad_v[:, j])

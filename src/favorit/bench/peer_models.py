@@ -1,4 +1,5 @@
-"""Whole training steps at equal work: ours against vit-pytorch, transformers, performer-pytorch in a plain ViT, and a plain ViT.
+"""Whole training steps with equal outputs and gradients: ours against vit-pytorch, transformers, performer-pytorch in a plain ViT, and a
+plain ViT. Theirs compute all tokens of the last block, ours those that the head reads.
 
 Images are 32 x 32 in patches of 4, dim = heads x head width, the feed-forward network four times as wide, no dropout.
 """
@@ -106,7 +107,7 @@ def _vit_pytorch(sizes: Sizes) -> nn.Module:
         image_size=SIDE, patch_size=PATCH, num_classes=CLASSES, dim=sizes.dim, depth=sizes.depth, heads=sizes.heads,
         mlp_dim=4 * sizes.dim, dim_head=sizes.head_dim,
     )  # fmt: skip
-    # Its norms before and after the patch projection, which ours has not: without them both do the same work.
+    # Its norms before and after the patch projection, which ours has not: without them both are the same function.
     model.to_patch_embedding[1] = model.to_patch_embedding[3] = nn.Identity()
     return model
 

@@ -6,7 +6,8 @@ layers through performer-pytorch; torch's AdamW as it comes; images read one by 
 It is not: their code, their hardware or their numbers. Of torchvision, which they use and which need not be here, the same steps are taken
 in the same order on the same kind of objects.
 
-Ours beside it is the loop, loader and optimiser of `favorit train` at the same configuration.
+Ours beside it is the loop, loader and optimiser of `favorit train` at the same configuration; its last block leaves out what the head does
+not read.
 """
 
 from __future__ import annotations
