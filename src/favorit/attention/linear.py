@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from favorit.attention import streamed as in_blocks
 from favorit.attention.kernel import Kernel, or_zero
-from favorit.attention.mixer import MIXERS, Mixer, allowed_keys, full_precision, output_dtype
+from favorit.attention.mixer import MIXERS, Mixer, allowed_keys, full_precision, is_full_precision, output_dtype
 from favorit.attention.streamed import TINY, finite, plain
 from favorit.errors import FavoritError
 from favorit.spec import Registry, parameters_of
@@ -35,12 +35,18 @@ class Linear(Mixer):
         self.causal = causal
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
+        # On short sequences a context that changes nothing would cost as much as a product.
+        if is_full_precision(q, k, v):
+            return self._attend(q, k, v, key_mask)
         dtype = output_dtype(v)
         with full_precision(q, k, v) as (q, k, v):
-            if self._in_blocks(q, k):
-                return in_blocks.streamed(self.kernel, q, k, v, key_mask).to(dtype)
-            features = self.kernel.queries(q), *self._keys(k, key_mask), v
-            return (_causal(*features) if self.causal else plain(*features, self.kernel.least)).to(dtype)
+            return self._attend(q, k, v, key_mask).to(dtype)
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
+        if self._in_blocks(q, k):
+            return in_blocks.streamed(self.kernel, q, k, v, key_mask)
+        features = self.kernel.queries(q), *self._keys(k, key_mask), v
+        return _causal(*features) if self.causal else plain(*features, self.kernel.least)
 
     def explain(self, q: Tensor, k: Tensor, v: Tensor) -> str:
         if self.causal:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -77,18 +77,17 @@ def allowed_keys(q: Tensor, k: Tensor, key_mask: Tensor | None, causal: bool) ->
     return allowed
 
 
-def full_precision(*tensors: Tensor) -> AbstractContextManager[list[Tensor]]:
-    """The tensors in fp32 or better, with autocast off: sums of many positive features overflow in half precision."""
-    wide, device = torch.promote_types(tensors[0].dtype, torch.float32), tensors[0].device.type
-    ready = [tensor if tensor.dtype == wide else tensor.to(wide) for tensor in tensors]
-    # Without autocast nothing has to be undone, and on short sequences a context of our own would cost as much as a product.
-    return _without_autocast(device, ready) if torch.is_autocast_enabled(device) else nullcontext(ready)
+def is_full_precision(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether they are in fp32 or better as they come, with autocast off."""
+    return q.dtype == k.dtype == v.dtype and q.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled(q.device.type)
 
 
 @contextmanager
-def _without_autocast(device: str, tensors: list[Tensor]) -> Iterator[list[Tensor]]:
-    with torch.autocast(device, enabled=False):
-        yield tensors
+def full_precision(*tensors: Tensor) -> Iterator[list[Tensor]]:
+    """The tensors in fp32 or better, with autocast off: sums of many positive features overflow in half precision."""
+    wide = torch.promote_types(tensors[0].dtype, torch.float32)
+    with torch.autocast(tensors[0].device.type, enabled=False):
+        yield [tensor.to(wide) for tensor in tensors]
 
 
 def output_dtype(v: Tensor) -> torch.dtype:

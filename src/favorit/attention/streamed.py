@@ -28,6 +28,8 @@ TINY = 1e-30
 # Features of one block, in numbers: 4 MiB of fp32, measured best on 2 cores of 512 KiB of L2 each and 32 MiB of L3 (LOG.md).
 BLOCK_NUMBERS = 1 << 20
 SHORTEST_BLOCK = 64
+# With no feature below this no row can vanish, and d beside its square is below rounding even in fp64.
+SAFE = 1e-6
 # Up to this many features in all, cutting them into blocks costs more than it saves (LOG.md).
 FEW_NUMBERS = 1 << 19
 
@@ -42,8 +44,7 @@ def plain(phi_q: Tensor, phi_k: Tensor, r: Tensor | None, v: Tensor, least: floa
     shape = (*phi_q.shape[:-1], v.shape[-1])
     # Of a few thousand numbers an operation costs what its call costs: products of three dimensions, and as few as can be.
     phi_q, phi_k, v = phi_q.flatten(0, 1), phi_k.flatten(0, 1), v.flatten(0, 1)
-    if r is None and least * least > TINY / torch.finfo(v.dtype).eps:
-        # No row can vanish, and d is lost in rounding.
+    if r is None and least > SAFE:
         return (torch.bmm(phi_q, torch.bmm(phi_k.mT, v)) / _row_sums(phi_q, phi_k)).view(shape)
     seen, z = v, phi_k
     few: Tensor | float = TINY * v.shape[1]
