@@ -164,6 +164,10 @@ class RunConfig(Config):
         return self
 
 
+# The parts of a run's configuration that are configurations themselves.
+SECTIONS: dict[str, type[Config]] = {"model": ModelConfig, "data": DataConfig, "train": TrainConfig}
+
+
 def identify(meaning: Any) -> str:
     """16 hex digits of sha256 over canonical JSON."""
     text = json.dumps(meaning, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)

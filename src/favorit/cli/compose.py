@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from favorit.cli.settings import parse_settings
-from favorit.config import RunConfig
+from favorit.config import SECTIONS, RunConfig
 from favorit.errors import FavoritError
 from favorit.model.presets import PRESETS, preset
 from favorit.spec import literal
-
-SECTIONS = ("model", "data", "train")
 
 
 def compose(

@@ -104,10 +104,12 @@ def tune(
 
 def _over(base: RunConfig, given: RunConfig, whole: tuple[str, ...]) -> RunConfig:
     """The base with what the command line gave; sections in `whole` are taken over as they are."""
+    from favorit.config import SECTIONS
+
     changes: dict[str, Any] = {}
     for name in given.model_fields_set:
         part = getattr(given, name)
-        if name == "seed" or name in whole:
+        if name in whole or name not in SECTIONS:
             changes[name] = part
         else:
             changes[name] = getattr(base, name).replace(**{field: getattr(part, field) for field in part.model_fields_set})

@@ -18,12 +18,11 @@ from itertools import product as every_combination
 from types import MappingProxyType
 from typing import Any, overload
 
-from favorit.config import Config, DataConfig, ModelConfig, RunConfig, TrainConfig
+from favorit.config import SECTIONS, RunConfig
 from favorit.errors import FavoritError, unknown
 
 Changes = Mapping[str, Any]
 
-SECTIONS: dict[str, type[Config]] = {"model": ModelConfig, "data": DataConfig, "train": TrainConfig}
 PRESET = "model.preset"
 FIELDS = frozenset(
     [PRESET, *(name for name in RunConfig.model_fields if name not in SECTIONS)]

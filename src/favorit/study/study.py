@@ -9,9 +9,9 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from favorit import __version__
-from favorit.config import RunConfig, identify
+from favorit.config import SECTIONS, RunConfig, identify
 from favorit.errors import FavoritError, unknown
-from favorit.study.points import PRESET, SECTIONS, Changes, Points, check_fields, key, written
+from favorit.study.points import PRESET, Changes, Points, check_fields, key, written
 from favorit.study.source import Source
 
 PROTOCOLS = ("published", "sound")
@@ -149,7 +149,8 @@ def _names(points: Sequence[Changes], alone: str) -> list[str]:
         others = [[other for other in way if other != name] for way in ways]
         if name != "data.name" and list(map(told_apart, others)) == list(map(told_apart, ways)):
             kept = others[0]
-    short = {name: "data" if name == "data.name" else name.rpartition(".")[2] for name in kept}
+    # A section's name is what it is called: data=cifar10 and not name=cifar10.
+    short = {name: name.removesuffix(".name").rpartition(".")[2] for name in kept}
     shown = {name: text if list(short.values()).count(text) == 1 else name for name, text in short.items()}
     return [" ".join(f"{shown[name]}={changes[name]}" for name in kept if name in changes) or alone for changes in points]
 

@@ -6,13 +6,12 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from favorit.config import SECTIONS
 from favorit.errors import FavoritError
 from favorit.training.folder import RunFolder
 
 if TYPE_CHECKING:
     import pandas
-
-SECTIONS = ("model", "data", "train")
 
 
 def runs(folder: str | Path = "runs") -> pandas.DataFrame:
