@@ -23,7 +23,7 @@ def compose(
     if chosen is not None:
         preset(chosen)
         sections["model"] = {**PRESETS[chosen], **sections["model"]}
-    changes = parse_settings(settings, SECTIONS, ("seed",))
+    changes = parse_settings(settings, tuple(SECTIONS), ("seed",))
     for section in SECTIONS:
         sections[section].update(changes.pop(section))
     values.update(changes)
