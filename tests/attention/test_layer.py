@@ -64,6 +64,15 @@ def test_the_kernels_of_half_precision_models_run_in_full_precision() -> None:
         assert out.isfinite().all()
 
 
+def test_qk_norm_is_computed_in_full_precision_under_autocast() -> None:
+    norm = Attention(16, 4, qk_norm=True).norm_q
+    torch.nn.init.normal_(norm.weight)
+    x = torch.randn(2, 4, 6, 4, dtype=torch.bfloat16)
+    exact = norm(x.float()).bfloat16()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(norm(x), exact)
+
+
 @pytest.mark.parametrize("share", ["none", "kv", "heads"])
 def test_linformer_with_the_identity_as_projection_is_softmax(share: str) -> None:
     n = 9

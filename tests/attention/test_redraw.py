@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from favorit.attention import Linear, build_mixer
+from favorit.attention import Linear, build_mixer, streamed
 
 RANDOM = ["favor(m=16)", "relu(m=16)"]
 
@@ -74,3 +74,14 @@ def test_kernels_without_random_features_ignore_a_redraw(spec: str) -> None:
     before = {name: value.clone() for name, value in mixer.state_dict().items()}
     mixer.kernel.redraw(4)
     assert all(torch.equal(value, before[name]) for name, value in mixer.state_dict().items())
+
+
+@pytest.mark.parametrize("spec", RANDOM)
+def test_features_redrawn_before_they_are_made_again_going_back_are_refused(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streamed, "FEW_NUMBERS", 0)
+    q, k, v = (torch.randn(2, 2, 9, 8, requires_grad=True) for _ in range(3))
+    mixer = features(spec)
+    out = mixer(q, k, v).sum()
+    mixer.kernel.redraw(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.backward()

@@ -115,6 +115,13 @@ def test_the_list_is_what_the_command_promises() -> None:
         peers.chosen("atention")
 
 
+def test_words_choose_among_the_comparisons_of_a_case() -> None:
+    assert peers.chosen("attention", "relu") == ["attention: relu(m={m}) / performer-pytorch"]
+    assert [key.partition(":")[0] for key in peers.chosen("all", "performer-pytorch")] == ["attention", "attention", "step", "step"]
+    with pytest.raises(FavoritError, match="'relo' is in no comparison of attention: there are softmax / torch SDPA; relu"):
+        peers.chosen("attention", "relo")
+
+
 @pytest.mark.parametrize("key", ["step: softmax / plain ViT, SDPA", HYBRID])
 @pytest.mark.parametrize("wrong", ["class_token", "positions", "patches.bias", "blocks.1.attention.qkv.weight", "norm.weight"])
 def test_a_weight_that_differs_is_found(key: str, wrong: str) -> None:

@@ -49,8 +49,8 @@ class Attention(nn.Module):
         seed = seeds.fresh() if seed is None else seed
         self.qkv = nn.Linear(dim, 3 * inner, bias=qkv_bias)
         self.out = nn.Linear(inner, dim, bias=out_bias)
-        self.norm_q = nn.RMSNorm(self.head_dim) if qk_norm else nn.Identity()
-        self.norm_k = nn.RMSNorm(self.head_dim) if qk_norm else nn.Identity()
+        self.norm_q = HeadNorm(self.head_dim) if qk_norm else nn.Identity()
+        self.norm_k = HeadNorm(self.head_dim) if qk_norm else nn.Identity()
         shape: dict[str, Any] = dict(heads=heads, head_dim=self.head_dim, prefix=prefix, layer=layer, seed=seed)
         tokens = None if grid is None else prefix + math.prod(grid)
         self.mixer = mixer if isinstance(mixer, Mixer) else build_mixer(mixer, tokens=tokens, **shape)
@@ -86,6 +86,13 @@ class Attention(nn.Module):
             raise FavoritError(
                 f"a causal mixer with prefix={prefix} (head=cls) is not valid: the first token sees itself only; use head=mean or seqpool"
             )
+
+
+class HeadNorm(nn.RMSNorm):
+    """w x / sqrt(mean x^2 + eps) over the last axis, in the precision of w: under autocast x comes in half precision and w does not."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.to(self.weight.dtype)).to(x.dtype)
 
 
 def head_width(dim: int, heads: int, head_dim: int | None) -> int:

@@ -16,7 +16,7 @@ from favorit import measure
 from favorit.bench.alternate import ContenderError, ask, take_turns
 from favorit.bench.comparison import TOLERANCE, Agreement, Comparison, Sizes
 from favorit.bench.contender import COMPARISONS
-from favorit.errors import unknown
+from favorit.errors import FavoritError, unknown
 
 # Those that the extra does not bring: vit-pytorch requires torchvision, of which its ViT uses nothing.
 INSTALL = {"vit_pytorch": "pip install --no-deps vit-pytorch (and einops)"}
@@ -50,12 +50,15 @@ class Row:
     peer_epoch: float | None = None
 
 
-def chosen(case: str) -> list[str]:
-    """The comparisons of a case, by key; `all` is every case."""
+def chosen(case: str, only: str = "") -> list[str]:
+    """The comparisons of a case, by key, that have the words `only` in what is ours or in the peer's name; `all` is every case."""
     cases = {comparison.case for comparison in COMPARISONS.values()}
     if case != "all" and case not in cases:
         raise unknown("case", case, [*cases, "all"])
-    return [key for key, comparison in COMPARISONS.items() if case in ("all", comparison.case)]
+    of_case = {key: f"{it.name} / {it.peer}" for key, it in COMPARISONS.items() if case in ("all", it.case)}
+    if not (keys := [key for key, name in of_case.items() if only in name]):
+        raise FavoritError(f"--only {only!r} is in no comparison of {case}: there are {'; '.join(dict.fromkeys(of_case.values()))}")
+    return keys
 
 
 def compare(

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 def peers(
     case: Annotated[str, typer.Option(help="attention, step, hybrid, or all.")] = "all",
+    only: Annotated[str, typer.Option(help="Those comparisons with these words in their names.", metavar="WORDS")] = "",
     batch: Annotated[int, typer.Option(min=1, help="Images of a batch.")] = 128,
     heads: Annotated[int, typer.Option(min=1, help="Heads, for attention and step.")] = 8,
     tokens: Annotated[int, typer.Option(min=1, help="Tokens, for attention.")] = 65,
@@ -35,7 +36,7 @@ def peers(
     """Time ours against performer-pytorch, linformer, vit-pytorch, transformers and a re-creation of the published hybrid, where installed.
 
     Each runs in a process of its own with its defaults, in turn. Outputs and gradients are compared first, with the peer's weights in
-    ours; what differs is not timed. Examples: [bold]favorit bench peers --case attention[/bold],
+    ours; what differs is not timed. Examples: [bold]favorit bench peers --case hybrid --only relu[/bold],
     [bold]favorit bench peers --out peers.csv[/bold]
     """
     from favorit import measure
@@ -48,7 +49,7 @@ def peers(
     from favorit.data.sources import data_directory, present
 
     console = open_console(stderr=as_json)
-    keys = chosen(case)
+    keys = chosen(case, only)
     source = data or ("cifar10" if present("cifar10", data_directory(data_dir)) else Sizes.data)
     sizes = Sizes(batch, heads, tokens, head_dim, m, depth, source, None if data_dir is None else str(data_dir))
     machine = measure.fingerprint()
