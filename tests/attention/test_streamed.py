@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from checks import assert_close, builder, gradients, tensors
-from favorit.attention import Linear, softmax, streamed
+from favorit.attention import Linear, causal, softmax, streamed
 from favorit.attention.blocks import even, slices
 
 KERNELS = ["relu(m=24)", "favor(m=24)", "relu(m=8, learned=True)", "mixture", "learned(m=5)"]
@@ -33,6 +33,30 @@ def test_blocks_of_any_size_equal_the_plain_form(spec: str, numbers: int, masked
         assert_close(mine, twin, 1e-11)
 
 
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("spec", KERNELS)
+@pytest.mark.parametrize(("numbers", "parts"), [(1, 4), (24 * 150 * 2, 2), (1 << 16, 1)])
+def test_causal_parts_of_any_size_equal_the_whole(
+    spec: str, numbers: int, parts: int, masked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Values and the gradients of inputs and parameters, in fp64: heads one by one, images one by one, all."""
+    monkeypatch.setattr(streamed, "BLOCK_NUMBERS", numbers)
+    mixer = builder(spec)(head_dim=6, tokens=150, causal=True).double()
+    assert isinstance(mixer, Linear)
+    q, k, v = tensors(140, 6, n_keys=150, dtype=torch.float64)
+    mask = torch.rand(2, 150, generator=torch.Generator().manual_seed(0)) < 0.7 if masked else None
+    wanted = (q, k, v, *mixer.parameters())
+    if mixer.kernel.features == 24:
+        assert len(causal._parts(mixer.kernel, q, k)) == parts
+    monkeypatch.setattr(streamed, "FEW_NUMBERS", 0)
+    fast = mixer(q, k, v, key_mask=mask)
+    monkeypatch.setattr(streamed, "FEW_NUMBERS", 1 << 30)
+    slow = mixer(q, k, v, key_mask=mask)
+    assert_close(fast, slow, 1e-12)
+    for mine, twin in zip(gradients(fast, *wanted), gradients(slow, *wanted), strict=True):
+        assert_close(mine, twin, 1e-11)
+
+
 @settings(deadline=None, max_examples=200)
 @given(
     groups=st.integers(1, 5_000),
@@ -47,10 +71,11 @@ def test_a_block_fits_unless_it_is_as_small_as_it_may_be(groups: int, tokens: in
     assert fits or (together == 1 and length == min(streamed.SHORTEST_BLOCK, tokens))
 
 
-def test_no_buffer_of_tokens_times_features_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("causal", [False, True])
+def test_no_buffer_of_tokens_times_features_is_kept(causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the backward holds on to grows with N D and M D, not with N M."""
     monkeypatch.setattr(streamed, "FEW_NUMBERS", 0)
-    mixer = builder("relu(m=512)")(head_dim=4, tokens=600)
+    mixer = builder("relu(m=512)")(head_dim=4, tokens=600, causal=causal)
     q, k, v = tensors(600, 4)
     sizes: list[int] = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: sizes.append(t.numel()) or t, lambda t: t):

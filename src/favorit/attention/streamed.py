@@ -113,14 +113,14 @@ class _Streamed(torch.autograd.Function):
                 torch.baddbmm(all_get[..., :-1], phi, kz_GEM[:, :-1].mT, out=out_GND[:, i]).div_(w.mT)
         ctx.kernel, ctx.key_mask, ctx.sizes = kernel, key_mask, (groups, tokens)
         # Features are made again going back. The buffers are kept so that torch refuses to when they were redrawn meanwhile.
-        ctx.save_for_backward(q, k, v, kz, top, out, weight, *kernel.buffers(), *parameters)
+        ctx.save_for_backward(q, k, v, kz, top, out, weight, *parameters, *kernel.buffers())
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, kz, top, out, weight, *others = ctx.saved_tensors
-        parameters = others[len(list(ctx.kernel.buffers())) :]
+        parameters = others[: len(list(ctx.kernel.parameters()))]
         (groups, tokens), features = ctx.sizes, ctx.kernel.features
         grads = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
         totals = [torch.zeros_like(p) for p in parameters if p.requires_grad]
