@@ -11,7 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from favorit.errors import FavoritError, unknown
-from favorit.spec import PositiveFloat, PositiveInt, Probability, Registry, Spec, literal, parameters_of, parse, parse_pattern, parse_sum
+from favorit.spec import (
+    Parameter,
+    PositiveFloat,
+    PositiveInt,
+    Probability,
+    Registry,
+    Spec,
+    literal,
+    parameters_of,
+    parse,
+    parse_pattern,
+    parse_sum,
+)
 
 words = st.text(string.ascii_letters + string.digits + "_", min_size=1, max_size=12).filter(
     lambda word: word.isidentifier() and not keyword.iskeyword(word)
@@ -245,6 +257,14 @@ def test_mistake_names_the_field_the_value_and_what_is_valid(registry, text, wor
     message = str(error.value)
     assert all(word in message for word in words), message
     assert "\n" not in message
+
+
+def test_a_parameter_that_is_missing_is_named():
+    registry = Registry("step")
+    registry.add("resize", lambda size, smooth=True: (size, smooth), {"size": Parameter(int), "smooth": Parameter(bool, True)})
+    with pytest.raises(FavoritError, match=r"^resize\(smooth=False\): size is missing: resize\(size, smooth=True\)$"):
+        registry.build("resize(smooth=False)")
+    assert registry.build("resize(4)") == (4, True)
 
 
 def test_a_name_is_registered_once(registry):

@@ -186,12 +186,16 @@ class Entry(Generic[T]):
             if key in values:
                 raise FavoritError(f"{spec}: {key} is given twice")
             values[key] = value
+        for key, parameter in self.parameters.items():
+            if parameter.default is inspect.Parameter.empty and key not in values:
+                raise FavoritError(f"{spec}: {key} is missing: {self.signature}")
         return {key: self.parameters[key].check(self.name, key, value) for key, value in values.items()}
 
     @property
     def signature(self) -> str:
         """The call with its defaults, as text."""
-        shown = (f"{key}={_written(p.default)}" for key, p in self.parameters.items())
+        required = inspect.Parameter.empty
+        shown = (key if p.default is required else f"{key}={_written(p.default)}" for key, p in self.parameters.items())
         return f"{self.name}({', '.join(shown)})"
 
 

@@ -21,7 +21,7 @@ from favorit.bench.doctor_figure import draw, grids
 from favorit.bench.doctor_tally import Finding, Tally
 from favorit.cli.doctor import doctor
 from favorit.data import load_dataset
-from favorit.training.run import Loaded, load
+from favorit.training.loaded import Loaded, load
 from training_helpers import fit, tiny
 
 HEADS, TOKENS, WIDTH = 2, 24, 8

@@ -16,6 +16,7 @@ from PIL import Image
 import favorit
 from favorit import RunConfig
 from favorit.cli import main
+from favorit.training import Epoch
 from favorit.training.run import run_id
 from training_helpers import DATA, MODEL, finish, fit, pictures, plain, resolved, start, tiny, untimed
 
@@ -141,14 +142,21 @@ def test_a_file_of_json_is_the_configuration_of_python(command, tmp_path: Path, 
 def test_folds_are_all_trained_and_their_mean_is_printed(command, tmp_path: Path):
     status, out, err = command("train", *TINY, "--epochs", "1", "--folds", "3", "--out", tmp_path, "--json")
     assert status == 0
-    found = [json.loads(line) for line in out.splitlines()]
+    *found, together = [json.loads(line) for line in out.splitlines()]
     assert len({line["id"] for line in found}) == 3
     for fold, line in enumerate(found):
         config = tiny(train=dict(epochs=1), data=dict(folds=3, fold=fold))
         resolved_config, data = resolved(config)
         assert line["id"] == run_id(resolved_config, data.digest)
-    mean = sum(line["test"]["accuracy"] for line in found) / 3
-    assert f"{mean:.2%} +- " in err
+    assert together["folds"] == 3
+    for part in ("validation", "test"):
+        mean = sum(line[part]["accuracy"] for line in found) / 3
+        assert together["mean"][part] == pytest.approx(mean)
+        assert f"{mean:.2%}" in next(text for text in err.splitlines() if text.startswith("mean"))
+    assert "deviation" in err
+    listed = command("runs", tmp_path)[1].splitlines()
+    place = listed[0].index("fold") + len("fold") - 1
+    assert sorted(line[place] for line in listed[1:]) == ["1", "2", "3"]
     assert [text for text in err.splitlines() if text.startswith("fold")] == ["fold 1 of 3", "fold 2 of 3", "fold 3 of 3"]
 
 
@@ -261,12 +269,69 @@ def test_a_file_that_is_no_configuration(command, tmp_path: Path, content, words
 
 def test_a_diverged_run_says_so_and_is_listed(command, tmp_path: Path):
     arguments = ("train", *TINY, *settings(train=dict(lr="1e30")), "--out", tmp_path)
-    for words in ("favorit: the loss became nan at epoch 0, step 1 of 6", "failed before"):
+    for words in ("favorit: the loss became nan at epoch 1, step 2 of 6", "failed before"):
         status, _, err = command(*arguments)
         assert (status, err.count("\n")) == (2, 1), err
         assert words in err
         assert "train.lr" in err
-    assert "failed" in command("runs", tmp_path)[1]
+    listed = command("runs", tmp_path)[1]
+    assert "failed" in listed
+    assert "the loss became nan" in listed
+
+
+def test_what_the_data_decide_cannot_be_set(command, tmp_path: Path):
+    status, _, err = command("train", *TINY, "--set", "model.image_size=64", "--out", tmp_path)
+    assert (status, err.count("\n")) == (2, 1)
+    assert "--set model.image_size is not valid: it follows from the data (data.preprocess=resize(64)" in err
+
+
+def test_the_configuration_of_a_run_can_be_given_back(command, tmp_path: Path, run):
+    status, out, err = command("train", "--config", run.path / "config.json", "--out", run.path.parent, "--json")
+    assert status == 0
+    assert json.loads(out)["id"] == run.id
+    assert "complete already: nothing is left to train" in err
+
+
+def test_an_interrupted_run_says_where_it_goes_on(command, tmp_path: Path):
+    def stop(event, config):
+        if isinstance(event, Epoch):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        favorit.train(tiny(), out=tmp_path, listen=stop)
+    status, out, _ = command("train", *TINY, "--out", tmp_path)
+    assert status == 0
+    assert "goes on after step 6, where it was interrupted" in out
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: 9 bytes")])
+def test_too_little_memory_is_one_line(command, tmp_path: Path, monkeypatch, error):
+    def fail(*arguments, **options):
+        raise error
+
+    monkeypatch.setattr("favorit.training.run.create_model", fail)
+    status, _, err = command("train", *TINY, "--out", tmp_path)
+    assert (status, err.count("\n")) == (1, 1)
+    assert "not enough memory" in err
+
+
+def test_a_compiler_that_is_absent_is_one_line(command, tmp_path: Path, monkeypatch):
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    def fail(*arguments, **options):
+        raise InvalidCxxCompiler
+
+    monkeypatch.setattr("favorit.training.run.create_model", fail)
+    status, _, err = command("train", *TINY, "--out", tmp_path, "--compile")
+    assert (status, err.count("\n")) == (1, 1)
+    assert "torch.compile failed (" in err
+    assert "without --compile none is needed" in err
+
+
+def test_a_place_with_brackets_is_printed_as_it_is(command, tmp_path: Path):
+    status, out, _ = command("train", *TINY, "--epochs", "1", "--out", tmp_path / "my[old]runs")
+    assert status == 0
+    assert f"in {tmp_path / 'my[old]runs'}" in out
 
 
 def test_a_full_disk_is_one_line_and_the_same_command_goes_on(command, tmp_path: Path, monkeypatch, run):
@@ -340,10 +405,10 @@ def test_evaluate_is_the_result(command, run):
     found = json.loads(out)
     assert found.pop("run") == str(run.path)
     assert found.pop("classes") == ["class 0", "class 1", "class 2"]
-    expected = run.result["test"]
-    assert found.keys() == expected.keys()
-    for key, value in expected.items():
-        assert found[key] == (pytest.approx(value, rel=1e-5) if key in ("loss", "calibration_error") else value)
+    for key in ("test", "parameters", "flops", "flags"):
+        assert found.pop(key) == run.result[key]
+    times = ("inference_seconds", "inference_seconds_per_batch", "images_per_second", "peak_memory")
+    assert found.keys() == set(times) <= run.result.keys()
 
 
 def test_evaluate_as_tables(command, run):
@@ -352,6 +417,14 @@ def test_evaluate_as_tables(command, run):
     assert status == 0
     for text in (f"{test['accuracy']:.2%}", f"{test['loss']:.4f}", f"{test['calibration_error']:.4f}", "class 2", f"{test['f1'][1]:.2%}"):
         assert text in out
+    for text in ("ms for a batch of", "images/s", "peak memory", f"{run.result['parameters']:,} parameters", "MFLOPs"):
+        assert text in out
+    assert "flags" not in out
+
+
+def test_evaluate_names_the_flags_of_a_run(command, tmp_path: Path):
+    assert command("train", *TINY, *settings(data=dict(test_subset=9)), "--out", tmp_path)[0] == 0
+    assert "flags: test-subset" in command("evaluate", only(tmp_path).path)[1]
 
 
 @pytest.mark.parametrize("arguments", [["evaluate", "nowhere"], ["predict", "nowhere", "x.png"]], ids=" ".join)
@@ -363,10 +436,14 @@ def test_a_run_that_is_not_there(command, arguments):
 
 
 def test_an_unfinished_run_cannot_be_evaluated(command, run, tmp_path: Path):
-    (tmp_path / "config.json").write_text((run.path / "config.json").read_text())
+    """Not even where its weights are there already."""
+    for name in ("config.json", "best.safetensors"):
+        (tmp_path / name).write_bytes((run.path / name).read_bytes())
     status, _, err = command("evaluate", tmp_path)
     assert (status, err.count("\n")) == (2, 1)
-    assert f"{tmp_path / 'best.safetensors'} is missing" in err
+    assert f"{tmp_path} is not complete but stopped: the test set is opened once" in err
+    (tmp_path / "result.json").write_text(json.dumps({"schema": 1, "status": "failed", "error": "the loss became nan"}))
+    assert "is not complete but failed" in command("evaluate", tmp_path)[2]
 
 
 # predict
@@ -410,9 +487,28 @@ def test_predict_a_folder_as_json(command, shades, photos):
     [("absent.png", ["absent.png", "no such file"]), ("notes.txt", ["notes.txt", "cannot be read as an image"])],
 )
 def test_what_cannot_be_predicted(command, shades, photos, name, words):
-    status, out, err = command("predict", shades.path, photos / "snow.jpg", photos / name)
+    status, out, err = command("predict", shades.path, photos / name)
     assert (status, out, err.count("\n")) == (2, "", 1)
     assert all(word in err for word in words)
+
+
+def test_one_file_that_cannot_be_read_stops_no_other(command, shades, photos):
+    arguments = ("predict", shades.path, photos / "snow.jpg", photos / "absent.png", photos / "snow.jpg")
+    status, out, err = command(*arguments)
+    assert (status, err.count("\n")) == (1, 1)
+    assert "absent.png: there is no such file" in err
+    assert out.count("white") == 2
+    status, out, _ = command(*arguments, "--json")
+    first, absent, again = (json.loads(line) for line in out.splitlines())
+    assert (status, first) == (1, again)
+    assert (absent["classes"], first["error"]) == ([], None)
+    assert "no such file" in absent["error"]
+
+
+def test_a_folder_of_folders_is_predicted(command, shades, photos):
+    status, out, _ = command("predict", shades.path, photos.parent, "--json")
+    assert status == 0
+    assert [Path(json.loads(line)["image"]).name for line in out.splitlines()] == ["night.png", "snow.jpg"]
 
 
 def test_a_folder_without_images_cannot_be_predicted(command, shades, tmp_path: Path):

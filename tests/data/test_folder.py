@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 
 from favorit.data import load_dataset, read_image
 from favorit.errors import FavoritError
@@ -106,3 +107,45 @@ def test_images_of_any_mode_are_read(tmp_path: Path) -> None:
     assert torch.equal(read_image(path, (9, 7)), torch.from_numpy(pixels).permute(2, 0, 1))
     with pytest.raises(FavoritError, match="there is no such file"):
         read_image(tmp_path / "none.png", (6, 5))
+
+
+def test_sixteen_bits_are_scaled_and_thirty_two_refused(tmp_path: Path) -> None:
+    """PIL's own conversion makes everything above 255 white."""
+    levels = np.array([[0, 300, 128 * 257, 65535]], np.uint16)
+    Image.fromarray(levels).save(tmp_path / "deep.png")
+    assert read_image(tmp_path / "deep.png", (1, 4), channels=1).tolist() == [[[0, 1, 128, 255]]]
+    assert read_image(tmp_path / "deep.png", (1, 4))[2].tolist() == [[0, 1, 128, 255]]
+    Image.fromarray(np.ones((2, 2), np.float32)).save(tmp_path / "float.tiff")
+    with pytest.raises(FavoritError, match=r"float.tiff: cannot be read as an image \(its pixels have 32 bits, PIL's mode F"):
+        read_image(tmp_path / "float.tiff", (2, 2))
+
+
+def test_a_damaged_tag_is_a_file_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What PIL raises of damaged EXIF data is none of its own errors."""
+
+    def damaged(image: Image.Image) -> Image.Image:
+        raise struct.error("unpack requires a buffer of 2 bytes")
+
+    monkeypatch.setattr(ImageOps, "exif_transpose", damaged)
+    Image.new("RGB", (2, 2)).save(tmp_path / "a.jpg")
+    with pytest.raises(FavoritError, match=r"a.jpg: cannot be read as an image \(unpack"):
+        read_image(tmp_path / "a.jpg", (2, 2))
+
+
+def test_a_link_that_leads_nowhere_is_named(tmp_path: Path) -> None:
+    fill(tmp_path)
+    (tmp_path / "cat" / "gone.png").symlink_to(tmp_path / "nothing.png")
+    with pytest.raises(FavoritError, match=r"1 of 21 images cannot be read: cat/gone.png"):
+        load_dataset(f"folder:{tmp_path}")
+
+
+def test_a_folder_of_classes_beside_train_is_not_ignored(tmp_path: Path) -> None:
+    for part in ("train", "valid"):
+        fill(tmp_path / part)
+    (tmp_path / "notes").mkdir()
+    with pytest.raises(FavoritError, match="valid: beside train there may be val and test: rename it"):
+        load_dataset(f"folder:{tmp_path}")
+    (tmp_path / "valid").rename(tmp_path / "val")
+    validation = load_dataset(f"folder:{tmp_path}").validation
+    assert validation is not None
+    assert len(validation) == 20

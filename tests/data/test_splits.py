@@ -95,3 +95,16 @@ def test_bad_values_are_one_line(values: dict[str, Any], message: str) -> None:
 def test_a_class_with_one_image_cannot_be_split() -> None:
     with pytest.raises(FavoritError, match="a class with one image"):
         split(torch.tensor([0] * 10 + [1]), seed=0, validation=0.5)
+
+
+@pytest.mark.parametrize("size", [991, 995, 999])
+def test_a_subset_of_nearly_all_leaves_out_one_of_the_largest_classes(size: int) -> None:
+    labels = torch.cat([LABELS, torch.tensor([3, 3])])
+    kept, held = split(labels, seed=1, subset=size + 2)
+    assert len(kept.unique()) == size + 2
+    assert len(held) == 0
+    missing = torch.bincount(labels) - torch.bincount(labels[kept])
+    assert missing.tolist().count(1) == 1000 - size
+    assert missing[3] == 1
+    assert torch.equal(kept, split(labels, seed=1, subset=size + 2)[0])
+    assert not torch.equal(kept, split(labels, seed=2, subset=size + 2)[0])

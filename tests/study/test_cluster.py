@@ -241,7 +241,7 @@ def test_every_task_has_one_verdict_and_what_breaks_stops_no_other(story: Story)
 
 def test_a_diverging_run_says_so_and_is_recorded(story: Story):
     (broke,) = story.completing.of("diverging", "Broke")
-    assert broke["error"].startswith("on first: the loss became nan at epoch 0")
+    assert broke["error"].startswith("on first: the loss became nan at epoch 1")
     assert len(story.completing.of("diverging", "Began")) == 1, "it is not tried again"
     assert story.place.run("diverging").result["status"] == "failed"
 

@@ -196,7 +196,7 @@ def written(folder: Path, config: RunConfig, correct: np.ndarray, labels: np.nda
     folder.mkdir()
     run = RunFolder(folder)
     run.write_config({"id": folder.name, "layers": config.model.layout, "config": config.model_dump(mode="json"), "data": {}})
-    run.write_result({"status": "complete", "parameters": parameters, **result})
+    run.write_result({"status": "complete", "test": {}, "parameters": parameters, **result})
     predicted = np.where(correct, labels, (labels + 1) % 3)
     np.savez_compressed(folder / "predictions.npz", logits=np.eye(3)[predicted], labels=labels)
     return favorit.Run(folder)

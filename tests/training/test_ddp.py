@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 
 import favorit
 from favorit import RunConfig
+from favorit.training.folder import RunFolder
 from training_helpers import finish, first_model, plain, resolved, start
 
 # 97 images in batches of 20: the last has 17, which two processes share 8 to 9. Four epochs are twenty steps.
@@ -85,8 +86,8 @@ def test_the_command_speaks_with_one_voice(tmp_path: Path):
     arguments = ("--config", tmp_path / "config.yaml", "--accelerator", "cpu", "--devices", "2", "--out", tmp_path / "runs")
     status, out, errors = finish(start("-m", "favorit", "train", *arguments, "--folds", "2", "--json", "--tensorboard"))
     assert status == 0, errors
-    found = [json.loads(line) for line in out.splitlines()]
-    assert len({line["id"] for line in found}) == len(found) == 2
+    *found, together = [json.loads(line) for line in out.splitlines()]
+    assert len({line["id"] for line in found}) == len(found) == together["folds"] == 2
     assert [line["environment"]["processes"] for line in found] == [2, 2]
     assert errors.count("epoch   1/1") == 2
     assert errors.count("fold 2 of 2") == 1
@@ -102,3 +103,18 @@ def test_what_ends_one_process_ends_both(tmp_path: Path):
     assert "DivergedError: the loss became" in errors
     (result,) = (tmp_path / "runs").glob("*/result.json")
     assert json.loads(result.read_text())["status"] == "failed"
+
+
+def test_a_run_that_is_held_is_said_once(tmp_path: Path):
+    """Both processes end; the one that found the lock speaks."""
+    (tmp_path / "config.yaml").write_text(json.dumps({**CONFIG, "train": {**CONFIG["train"], "epochs": 1}}))
+    arguments = ("--config", tmp_path / "config.yaml", "--accelerator", "cpu", "--devices", "2", "--out", tmp_path / "runs")
+    status, _, errors = finish(start("-m", "favorit", "train", *arguments))
+    assert status == 0, errors
+    (folder,) = (tmp_path / "runs").iterdir()
+    (folder / "result.json").unlink()
+    with RunFolder(folder).lock():
+        status, _, errors = finish(start("-m", "favorit", "train", *arguments))
+    assert status == 2
+    assert errors.count("is being trained by another process") == 1
+    assert "Traceback" not in errors

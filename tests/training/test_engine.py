@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 import favorit
 from favorit import FavoritError
 from favorit.training import Begin, Checkpoint, End, Epoch, Step
+from favorit.training.diagnosis import diagnose
 from favorit.training.engine import DivergedError
 from favorit.training.folder import RunFolder
 from training_helpers import files, fit, held, tiny, untimed, weights
@@ -310,28 +312,59 @@ def test_a_loss_that_is_no_number_stops_the_run(tmp_path: Path):
     with pytest.raises(DivergedError) as error:
         fit(tmp_path, config)
     message = str(error.value)
-    assert "the loss became nan at epoch 0, step 1 of 6" in message
+    assert "the loss became nan at epoch 1, step 2 of 6" in message
     assert message.count("\n") == 0
-    assert message.partition("largest gradient norms: ")[2].partition(".")[0], message
+    assert "root mean squares: stem" in message
     for advice in ("train.lr", "train.clip", "train.warmup", "model.qk_norm", "train.precision"):
         assert advice in message
     (folder,) = (RunFolder(path) for path in tmp_path.iterdir())
     result = folder.result()
     assert result is not None
     assert (result["status"], result["error"]) == ("failed", message)
-    with pytest.raises(FavoritError, match=r"failed before: the loss became nan at epoch 0.*delete the folder"):
+    with pytest.raises(FavoritError, match=r"failed before: the loss became nan at epoch 1.*delete the folder"):
         fit(tmp_path, config)
 
 
 def test_weights_that_the_last_step_ruined_do_not_pass_for_a_complete_run(tmp_path: Path):
     """One step in one epoch: no further loss of training would show it."""
     config = tiny(train=dict(lr=1e30, schedule="constant", epochs=1, batch_size=96))
-    with pytest.raises(DivergedError, match="the validation loss became nan at epoch 0"):
+    with pytest.raises(DivergedError, match="the validation loss became nan at epoch 1, step 1 of 1"):
         fit(tmp_path, config)
     (folder,) = (RunFolder(path) for path in tmp_path.iterdir())
     result = folder.result()
     assert result is not None
     assert result["status"] == "failed"
+
+
+def test_without_validation_images_the_test_finds_the_ruined_weights(tmp_path: Path):
+    config = tiny(data=dict(validation=0), train=dict(lr=1e30, schedule="constant", epochs=1, batch_size=120, select="last"))
+    with pytest.raises(DivergedError, match="answers to test images became other than numbers at epoch 1, step 1 of 1; the first layer"):
+        fit(tmp_path, config)
+    (folder,) = (RunFolder(path) for path in tmp_path.iterdir())
+    assert (folder.result() or {})["status"] == "failed"
+
+
+def test_a_diagnosis_names_the_layer(tmp_path: Path):
+    """An output that overflows in the second block, finite weights: what is before is finite, what is after is not."""
+    model = favorit.create_model(tiny().model, seed=0)
+    layer = dict(model.named_modules())["blocks.1.feed_forward.branch.0"]
+    images = torch.randn(2, model.config.channels, *model.config.image_size)
+    with torch.no_grad():
+        layer.weight.fill_(3e38)
+    found = diagnose(model, images, nullcontext)
+    assert "the first layer with an output that is not finite: blocks.1.feed_forward.branch.0;" in found
+    sizes = dict(part.split(" ") for part in found.partition("squares: ")[2].split(", "))
+    assert [name for name, size in sizes.items() if math.isfinite(float(size))] == ["stem", "blocks.0"]
+    assert list(sizes) == ["stem", "blocks.0", "blocks.1", "head"]
+    assert diagnose(favorit.create_model(tiny().model, seed=0), images, nullcontext).startswith("every layer gives finite numbers")
+    assert not any(module._forward_hooks for module in model.modules())
+    assert model.training
+
+
+def test_a_mistake_leaves_no_folder(tmp_path: Path):
+    with pytest.raises(FavoritError, match="subset"):
+        fit(tmp_path, tiny(data=dict(subset=10**6)))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_listener_that_raises_leaves_a_run_that_goes_on(tmp_path: Path):

@@ -12,7 +12,7 @@ from PIL import Image
 import favorit
 from favorit import FavoritError
 from favorit.data import load_dataset
-from favorit.training.run import evaluate_run, predict_files
+from favorit.training.loaded import evaluate_run, predict_files
 from training_helpers import LIVELY, fit, pictures, tiny
 
 CONFIGS = {
@@ -67,20 +67,23 @@ def test_predict_needs_no_data(shades, tmp_path: Path):
 
 
 def test_evaluating_again_gives_the_result(run):
-    found, classes = evaluate_run(run.path)
-    expected = run.result["test"]
-    assert classes == ("class 0", "class 1", "class 2")
-    for key in ("accuracy", "top5", "precision", "recall", "f1", "confusion"):
-        assert found[key] == expected[key]
-    for key in ("loss", "calibration_error"):
-        assert found[key] == pytest.approx(expected[key], rel=1e-5)
+    found = evaluate_run(run.path)
+    assert found["classes"] == ("class 0", "class 1", "class 2")
+    for key in ("test", "parameters", "flops", "flags"):
+        assert found[key] == run.result[key]
+
+
+@pytest.mark.parametrize("data", [dict(test_subset=9), dict(augment="crop(2)|flip", augment_test=True)], ids=["subset", "augmented"])
+def test_a_run_is_evaluated_on_the_test_images_it_was_tested_on(tmp_path: Path, data):
+    run, _ = fit(tmp_path, tiny(data=data))
+    found = evaluate_run(run.path)
+    assert found["test"] == run.result["test"]
+    assert found["flags"] == run.result["flags"] != []
 
 
 def test_bf16_is_evaluated_as_it_was_tested(tmp_path: Path):
     run, _ = fit(tmp_path, tiny(train=dict(precision="bf16")))
-    found, _ = evaluate_run(run.path)
-    assert found["confusion"] == run.result["test"]["confusion"]
-    assert found["loss"] == pytest.approx(run.result["test"]["loss"], rel=1e-5)
+    assert evaluate_run(run.path)["test"] == run.result["test"]
 
 
 def test_data_that_changed_are_not_evaluated(tmp_path: Path):
@@ -111,6 +114,8 @@ def test_features_are_all_tokens_and_the_head_makes_the_prediction_of_them(shade
     ids=["float", "grey", "size", "no batch"],
 )
 def test_images_of_another_kind_are_refused(shades, images):
+    with pytest.raises(FavoritError, match="a run takes a tensor of images, not ndarray"):
+        favorit.load(shades).predict(images.numpy())
     with pytest.raises(FavoritError, match=r"a run takes uint8 images of shape \(N, 3, 8, 8\), not"):
         favorit.load(shades).predict(images)
 
@@ -122,9 +127,9 @@ def test_an_image_file_of_any_size(shades, tmp_path: Path, size, mode, suffix):
         files.append(tmp_path / f"{name}.{suffix}")
         Image.new(mode, size, level if mode == "L" else (level,) * 3).save(files[-1])
     found = predict_files(shades.path, files)
-    assert list(found) == files
-    assert [classes[0][0] for classes in found.values()] == ["black", "white"]
-    assert all(0.5 < classes[0][1] <= 1 for classes in found.values())
+    assert [prediction.file for prediction in found] == files
+    assert [prediction.classes[0][0] for prediction in found] == ["black", "white"]
+    assert all(0.5 < prediction.classes[0][1] <= 1 for prediction in found)
 
 
 def test_a_file_of_a_training_image_is_that_image(shades):
@@ -132,7 +137,7 @@ def test_a_file_of_a_training_image_is_that_image(shades):
     data = load_dataset(shades.config.data.name)
     folder = Path(shades.config.data.name.split("'")[1])
     file = folder / "white" / "003.png"
-    found = dict(predict_files(shades.path, [file], top=2)[file])
+    found = dict(predict_files(shades.path, [file], top=2)[0].classes)
     pixels = torch.from_numpy(np.asarray(Image.open(file)).copy()).permute(2, 0, 1)[None].contiguous()
     expected = favorit.load(shades).predict(pixels)[0]
     assert found == {"black": pytest.approx(expected[0].item()), "white": pytest.approx(expected[1].item())}
@@ -143,8 +148,8 @@ def test_a_folder_and_more_classes_than_there_are(shades, tmp_path: Path):
     for number in range(3):
         Image.new("RGB", (5, 5), (10 * number,) * 3).save(tmp_path / f"{number}.png")
     found = predict_files(shades.path, [tmp_path], top=9)
-    assert [path.name for path in found] == ["0.png", "1.png", "2.png"]
-    for classes in found.values():
+    assert [prediction.file.name for prediction in found] == ["0.png", "1.png", "2.png"]
+    for _, classes, _ in found:
         assert {name for name, _ in classes} == {"black", "white"}
         assert sum(probability for _, probability in classes) == pytest.approx(1)
         assert classes[0][1] >= classes[1][1]

@@ -11,7 +11,7 @@ import torch
 import favorit
 from favorit import RunConfig
 from favorit.data import load_dataset
-from favorit.training.run import evaluate_run
+from favorit.training.loaded import evaluate_run
 from training_helpers import SHARED
 
 
@@ -26,8 +26,7 @@ def test_hybrid_begins_to_learn_handwritten_digits(tmp_path: Path):
     assert run.config.model.image_size == (28, 28)
     assert sum(map(sum, run.result["test"]["confusion"])) == 10_000
     assert run.result["test"]["accuracy"] > 0.2  # chance is 0.1, give or take 0.003 on 10,000 images
-    found, _ = evaluate_run(run.path, SHARED)
-    assert found["confusion"] == run.result["test"]["confusion"]
+    assert evaluate_run(run.path, SHARED)["test"] == run.result["test"]
     test = load_dataset("mnist", SHARED).test
     right = favorit.load(run).predict(test.images[:500]).argmax(-1) == test.labels[:500]
     with np.load(run.path / "predictions.npz") as saved:

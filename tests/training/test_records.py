@@ -112,3 +112,13 @@ def test_reading_changes_nothing(shelf):
     before = {path: path.stat().st_mtime_ns for path in shelf.rglob("*")}
     favorit.runs(shelf)
     assert {path: path.stat().st_mtime_ns for path in shelf.rglob("*")} == before
+
+
+def test_times_come_with_the_environment_they_were_measured_in(shelf):
+    """Which runs may be compared is decided by it."""
+    row = by_status(favorit.runs(shelf))["complete"]
+    environment = favorit.Run(shelf / row["id"]).result["environment"]
+    known = {key: value for key, value in environment.items() if value is not None}
+    assert {key: row[f"environment.{key}"] for key in known} == known
+    assert {"environment.threads", "environment.processor", "environment.torch", "environment.workers"} <= set(row.index)
+    assert row["batch_seconds"] > 0

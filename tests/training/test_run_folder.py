@@ -22,7 +22,7 @@ from favorit import FavoritError
 from favorit.training import Checkpoint, Epoch, Step
 from favorit.training.engine import Training
 from favorit.training.folder import RunFolder
-from favorit.training.run import evaluate_run
+from favorit.training.loaded import evaluate_run
 from training_helpers import LIVELY, Outcome, assert_bit_equal, fit, start, tiny, untimed
 
 CONFIG = tiny()
@@ -183,6 +183,25 @@ def test_files_of_a_newer_version_ask_for_an_upgrade(finished, name):
 def test_a_damaged_record_in_the_middle_is_named(folder, text):
     (folder / "epochs.jsonl").write_text(text + '{"epoch": 1}\n')
     says(lambda: fit(folder.parent, CONFIG), folder / "epochs.jsonl", "is damaged", f"delete {folder} and train again")
+
+
+def test_fewer_records_than_the_checkpoint_has_seen_are_damage(folder):
+    """A run that went on from there would end with the wrong number of epochs."""
+    (folder / "epochs.jsonl").write_text("")
+    says(lambda: fit(folder.parent, CONFIG), folder / "epochs.jsonl", "0 records, where the checkpoint has seen 1 epochs", "train again")
+
+
+@pytest.mark.parametrize(("status", "missing"), [("complete", "test"), ("failed", "error")])
+def test_a_result_without_what_its_status_promises_is_damage(finished, status, missing):
+    path = finished.path / "result.json"
+    path.write_text(json.dumps({"schema": 1, "status": status}))
+    says(lambda: fit(finished.path.parent, CONFIG), path, f"is damaged (no {missing})")
+
+
+def test_a_config_that_says_nothing_of_the_data_is_damage(finished):
+    path = finished.path / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "data": {"digest": "0"}}))
+    says(lambda: favorit.load(finished), path, "is damaged (no channels, classes, image_size, mean, std of the data)")
 
 
 def test_an_unfinished_run_has_no_result(folder):

@@ -42,9 +42,9 @@ def test_a_distribution_is_a_spec(text, ends, points):
     ("text", "message"),
     [
         ("choise(1, 2)", "did you mean 'choice'"),
-        ("choice()", r"at train\.lr: choice\(\) lacks values"),
-        ("log(1e-4)", "lacks high"),
-        ("uniform", "lacks low and high"),
+        ("choice()", r"at train\.lr: choice: values is missing"),
+        ("log(1e-4)", r"high is missing: log\(low, high\)"),
+        ("uniform", r"low is missing: uniform\(low, high\)"),
         ("choice((adam, step))", "a literal or one word"),
         ("choice(1, 2, 1)", "twice"),
         ("log(0, 1)", "greater than 0"),

@@ -16,8 +16,9 @@ from favorit.bench.memory import check_fits
 from favorit.data import load_dataset
 from favorit.errors import positive
 from favorit.model.layout import layers
+from favorit.training.loaded import load
 from favorit.training.parts import load_parts
-from favorit.training.run import Run, load
+from favorit.training.run import Run
 
 BATCH = 64
 

@@ -11,18 +11,43 @@ import typer
 NARROWEST = 12
 
 
-def write_columns(titles: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterable[str] = ()) -> None:
-    """Writes rows under titles, those of `right` justified right. On a terminal the widest column is cut to fit; elsewhere nothing is."""
+def write_columns(titles: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterable[str] = (), optional: Sequence[str] = ()) -> None:
+    """Writes rows under titles, those of `right` justified right.
+
+    On a terminal the widest column of words is cut to fit, never the first one, which names the row; where that is not enough the
+    `optional` columns go, the first ones first, and a line says so. Elsewhere nothing is cut.
+    """
     table = [[str(title) for title in titles], *([" ".join(cell.split()) for cell in row] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    if sys.stdout.isatty():
-        over = sum(widths) + 2 * (len(widths) - 1) - shutil.get_terminal_size().columns
-        widest = widths.index(max(widths))
-        widths[widest] = max(widths[widest] - max(over, 0), min(NARROWEST, widths[widest]))
-    signs = [">" if title in set(right) else "<" for title in titles]
+    columns, numbers, left_out = list(zip(*table, strict=True)), set(right), []
+    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    widths = _widths(columns, numbers, room)
+    for title in optional:
+        if room is None or _total(widths) <= room:
+            break
+        left_out.append(title)
+        columns = [column for column in columns if column[0] != title]
+        widths = _widths(columns, numbers, room)
+    signs = [">" if column[0] in numbers else "<" for column in columns]
     template = "  ".join(f"{{:{sign}{width}}}" for sign, width in zip(signs, widths, strict=True))
-    lines = (template.format(*map(_cut, row, widths)).rstrip() for row in table)
+    lines = [template.format(*map(_cut, row, widths)).rstrip() for row in zip(*columns, strict=True)]
+    if left_out:
+        lines.append(f"not shown on {room} columns: {', '.join(left_out)}")
     typer.echo("\n".join(lines))
+
+
+def _widths(columns: Sequence[Sequence[str]], numbers: set[str], room: int | None) -> list[int]:
+    """The width of each column, with the widest one of words as narrow as the room demands and NARROWEST allows."""
+    widths = [max(map(len, column)) for column in columns]
+    words = [place for place, column in enumerate(columns) if place and column[0] not in numbers]
+    if room is not None and words:
+        widest = max(words, key=lambda place: widths[place])
+        over = max(_total(widths) - room, 0)
+        widths[widest] = max(widths[widest] - over, min(NARROWEST, widths[widest]))
+    return widths
+
+
+def _total(widths: Sequence[int]) -> int:
+    return sum(widths) + 2 * (len(widths) - 1)
 
 
 def _cut(cell: str, width: int) -> str:

@@ -1,4 +1,4 @@
-"""A run's configuration from a file, a preset and settings; each later source wins."""
+"""A run's configuration: a preset, changed by a file, changed by settings."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from favorit.errors import FavoritError
 from favorit.model.presets import PRESETS, preset
 from favorit.spec import literal
 
+# What the data decide, whatever a model's configuration says.
+BY_DATA = {"image_size", "channels", "classes"}
+
 
 def compose(
     file: Path | None, model: str | None, settings: list[str], *, data: str | None, epochs: int | None, seed: int | None
@@ -21,9 +24,13 @@ def compose(
     named = sections["model"].pop("preset", None)
     chosen = model or named
     if chosen is not None:
+        if not isinstance(chosen, str):
+            raise FavoritError(f"--config {file}: model.preset={chosen!r} is not the name of a preset: `favorit list presets` has them")
         preset(chosen)
         sections["model"] = {**PRESETS[chosen], **sections["model"]}
     changes = parse_settings(settings, tuple(SECTIONS), ("seed",))
+    for key in BY_DATA & changes["model"].keys():
+        raise FavoritError(f"--set model.{key} is not valid: it follows from the data (data.preprocess=resize(64) makes images of 64 x 64)")
     for section in SECTIONS:
         sections[section].update(changes.pop(section))
     values.update(changes)
@@ -45,6 +52,8 @@ def _read(file: Path) -> dict[str, Any]:
         raise FavoritError(f"--config {file}: {error.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise FavoritError(f"--config {file} is not YAML: {' '.join(str(error).split())}") from None
+    if isinstance(values, dict) and "schema" in values:  # the config.json of a run
+        values = values.get("config")
     if not isinstance(values, dict) or not all(isinstance(values.get(section) or {}, dict) for section in SECTIONS):
         raise FavoritError(f"--config {file}: it must hold the sections {', '.join(SECTIONS)}, each with key: value, and seed")
     return {str(key): _plain(value) for key, value in values.items()}

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from favorit.errors import FavoritError
+
 app = typer.Typer(help="Data sets: list, fetch, show.", no_args_is_help=True, rich_markup_mode="rich")
 
 DataDir = Annotated[
@@ -70,8 +72,8 @@ def show(
     name: Annotated[str, typer.Argument(help="A data set, for instance digits, 'synthetic(size=64)' or folder:PATH.", metavar="NAME")],
     out: Annotated[Path | None, typer.Option("--out", help="The picture to write; NAME.png without it.", metavar="FILE.png")] = None,
     augment: Annotated[str | None, typer.Option("--augment", help="The steps to show, such as 'crop(4)|flip'.", metavar="STEPS")] = None,
-    patch: Annotated[int | None, typer.Option("--patch", help="The side of a patch in pixels.")] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Which samples are drawn.")] = 0,
+    patch: Annotated[int | None, typer.Option("--patch", min=1, help="The side of a patch in pixels.")] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, help="Which samples are drawn.")] = 0,
     data_dir: DataDir = None,
 ) -> None:
     """Write a picture: samples by class, the steps of augmentation on one image, channel histograms, patches.
@@ -84,5 +86,7 @@ def show(
     dataset = load_dataset(name, data_dir)
     plain = "folder" if name.startswith("folder:") else name.partition("(")[0]
     target = out or Path(f"{plain}.png")
+    if not target.suffix:
+        raise FavoritError(f"--out {target}: its ending says the format, write for example {target}.png")
     save_picture(dataset, target, augment, patch, seed)
     typer.echo(str(target))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,19 +15,34 @@ def evaluate(
     data_dir: Annotated[Path | None, typer.Option(help="Where data sets are; else FAVORIT_DATA, else the user's cache.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
-    """Compute the test metrics of a run's weights anew: accuracy, top 5, loss, calibration, and each class.
+    """Test a complete run anew: accuracy, top 5, loss, calibration, each class, time, memory and size.
 
     Example: [bold]favorit evaluate runs/0123456789abcdef[/bold]
     """
     from favorit.cli.console import open_console
     from favorit.cli.tables import class_table
-    from favorit.training.run import evaluate_run
+    from favorit.training.loaded import evaluate_run
 
-    found, classes = evaluate_run(run, data_dir)
+    found = evaluate_run(run, data_dir)
     if as_json:
-        typer.echo(json.dumps({"run": str(run), "classes": classes, **found}))
+        typer.echo(json.dumps({"run": str(run), **found}))
         return
     console = open_console()
-    overall = "accuracy {accuracy:.2%}   top 5 {top5:.2%}   loss {loss:.4f}   calibration error {calibration_error:.4f}".format(**found)
-    console.print(overall, soft_wrap=True)
-    console.print(class_table(found, classes), markup=False)
+    for line in _sentences(found):
+        console.print(line, soft_wrap=True, markup=False)
+    console.print(class_table(found["test"], found["classes"]), markup=False)
+
+
+def _sentences(found: dict[str, Any]) -> Iterator[str]:
+    from favorit.training.parts import EVALUATION_BATCH
+
+    mean, spread = (1e3 * seconds for seconds in found["inference_seconds_per_batch"])
+    memory = "" if found["peak_memory"] is None else f"   peak memory {found['peak_memory'] / 2**20:,.0f} MiB"
+    yield "accuracy {accuracy:.2%}   top 5 {top5:.2%}   loss {loss:.4f}   calibration error {calibration_error:.4f}".format(**found["test"])
+    yield (
+        f"inference {found['inference_seconds']:.2f} s, {mean:.1f} +- {spread:.1f} ms for a batch of {EVALUATION_BATCH}, "
+        f"{found['images_per_second']:,.0f} images/s{memory}"
+    )
+    yield f"{found['parameters']:,} parameters   {found['flops'] / 1e6:,.1f} MFLOPs for an image"
+    if found["flags"]:
+        yield f"flags: {', '.join(found['flags'])}"

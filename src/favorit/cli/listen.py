@@ -29,7 +29,11 @@ def listener(console: Console, tensorboard: Path | None = None) -> Iterator[List
     listeners.append(show)
     closing.append(close)
 
+    heard = False
+
     def hear(event: Event, config: RunConfig) -> None:
+        nonlocal heard
+        heard = True
         for each in listeners:
             each(event, config)
 
@@ -38,6 +42,8 @@ def listener(console: Console, tensorboard: Path | None = None) -> Iterator[List
     finally:
         for close in closing:
             close()
+    if not heard:
+        console.print("complete already: nothing is left to train")
 
 
 def _sentence(event: Any, config: RunConfig) -> str:
@@ -48,10 +54,16 @@ def _sentence(event: Any, config: RunConfig) -> str:
     )
 
 
+def _resumed(event: Any) -> str:
+    return f"goes on after step {event.step:,}, where it was interrupted"
+
+
 def _lines(console: Console) -> Listener:
-    from favorit.training import Epoch
+    from favorit.training import Begin, Epoch
 
     def show(event: Event, config: RunConfig) -> None:
+        if isinstance(event, Begin) and event.step:
+            console.print(_resumed(event), highlight=False, soft_wrap=True)
         if isinstance(event, Epoch):
             console.print(_sentence(event, config), highlight=False, soft_wrap=True)
 
@@ -61,7 +73,7 @@ def _lines(console: Console) -> Listener:
 def _bar(console: Console) -> tuple[Listener, Callable[[], Any]]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from favorit.training import Epoch, Step
+    from favorit.training import Begin, Epoch, Step
 
     columns = (
         TextColumn("{task.description}"),
@@ -85,6 +97,8 @@ def _bar(console: Console) -> tuple[Listener, Callable[[], Any]]:
                 description=f"epoch {event.epoch + 1}/{config.train.epochs}  loss {event.loss:.3f}  accuracy {event.accuracy:.1%}",
                 rate=f"{speed * config.train.batch_size:,.0f} images/s" if speed else "",
             )
+        elif isinstance(event, Begin) and event.step:
+            progress.print(_resumed(event), highlight=False)
         elif isinstance(event, Epoch):
             progress.print(_sentence(event, config), highlight=False)
 

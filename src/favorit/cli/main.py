@@ -56,7 +56,8 @@ def main() -> None:
             raise KeyboardInterrupt
         sys.exit(status)
     except FavoritError as error:
-        _end(f"favorit: {error}", 2)
+        # Of several processes each of which finds the same mistake, one says so.
+        _end(f"favorit: {error}" if os.environ.get("LOCAL_RANK", "0") == "0" else "", 2)
     except TyperException as error:
         # A command or option that does not exist is one line; a group without a command shows its help, which is many.
         message = (error.format_message() if hasattr(error, "format_message") else str(error)).strip()
@@ -69,10 +70,18 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except OSError as error:
-        what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        what = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
         _end(f"favorit: {what}; what was complete is kept, and the same command goes on once this is mended", 1)
+    except (RuntimeError, MemoryError) as error:
+        if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
+            _end("favorit: not enough memory for this; a smaller batch, model, image size or data set fits", 1)
+        if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
+            reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            _end(f"favorit: torch.compile failed ({reason}): it needs a C++ compiler; without --compile none is needed", 1)
+        raise
 
 
 def _end(message: str, status: int) -> NoReturn:
-    typer.echo(message, err=True)
+    if message:
+        typer.echo(message, err=True)
     sys.exit(status)

@@ -11,25 +11,33 @@ import typer
 
 def predict(
     run: Annotated[Path, typer.Argument(help="A run's folder.", metavar="RUN")],
-    images: Annotated[list[Path], typer.Argument(help="Image files, or folders of them.", metavar="IMAGE...")],
+    images: Annotated[list[Path], typer.Argument(help="Image files, or folders with images in or below them.", metavar="IMAGE...")],
     top: Annotated[int, typer.Option(help="How many classes to name for each image.", min=1)] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each image.")] = False,
 ) -> None:
-    """Name the class of images, with its probability.
+    """Name the class of images, with its probability; files that cannot be read are named at the end.
+
+    Exit status 1 where some could not be read, 2 where none could.
 
     Examples: [bold]favorit predict runs/0123456789abcdef cat.png[/bold],
     [bold]favorit predict runs/0123456789abcdef photos/ --top 3 --json[/bold]
     """
     from favorit.cli.console import open_console, open_table
-    from favorit.training.run import predict_files
+    from favorit.training.loaded import predict_files
 
     found = predict_files(run, images, top)
+    unreadable = [prediction.error for prediction in found if prediction.error is not None]
     if as_json:
-        for path, classes in found.items():
-            typer.echo(json.dumps({"image": str(path), "classes": [{"class": name, "probability": p} for name, p in classes]}))
-        return
-    table = open_table(**{"image": "left", "class": "left", "probability": "right"})
-    for path, classes in found.items():
-        for rank, (name, probability) in enumerate(classes):
-            table.add_row(str(path) if rank == 0 else "", name, f"{probability:.2%}")
-    open_console().print(table, markup=False)
+        for prediction in found:
+            classes = [{"class": name, "probability": p} for name, p in prediction.classes]
+            typer.echo(json.dumps({"image": str(prediction.file), "classes": classes, "error": prediction.error}))
+    elif len(unreadable) < len(found):
+        table = open_table(**{"image": "left", "class": "left", "probability": "right"})
+        for prediction in found:
+            for rank, (name, probability) in enumerate(prediction.classes):
+                table.add_row(str(prediction.file) if rank == 0 else "", name, f"{probability:.2%}")
+        open_console().print(table, markup=False)
+    for error in unreadable:
+        typer.echo(f"favorit: {error}", err=True)
+    if unreadable:
+        raise typer.Exit(1 if len(unreadable) < len(found) else 2)

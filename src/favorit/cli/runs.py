@@ -17,11 +17,15 @@ COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "layers": ("layers", str),
     "model.position": ("position", str),
     "seed": ("seed", "{:,}".format),
+    "data.fold": ("fold", lambda fold: f"{fold + 1}"),
     "epochs": ("epochs", "{:,}".format),
     "test.accuracy": ("test", "{:.2%}".format),
     "train_seconds_per_epoch": ("s/epoch", "{:.1f}".format),
     "parameters": ("parameters", "{:,}".format),
 }
+
+# What a narrow screen has no room for, the least needed first.
+OPTIONAL = ("position", "parameters", "s/epoch", "seed", "data")
 
 
 def runs(
@@ -38,15 +42,22 @@ def runs(
     found = rows(folder)
     if as_json:
         every = dict.fromkeys(column for row in found for column in row)
-        typer.echo("\n".join(json.dumps({column: row.get(column) for column in every}) for row in found))
+        for row in found:
+            typer.echo(json.dumps({column: row.get(column) for column in every}))
         return
     if not found:
         typer.echo(f"no runs in {folder}: 'favorit train --out {folder}' makes one")
         return
-    titles = [title for title, _ in COLUMNS.values()]
-    right = [title for title, written in COLUMNS.values() if written is not str]
-    write_columns(titles, (_written(row) for row in found), right=right)
+    # A column that says nothing of any run, such as the fold where there are none, is left out.
+    columns = {key: column for key, column in COLUMNS.items() if any(row.get(key) is not None for row in found)}
+    titles = [title for title, _ in columns.values()]
+    right = [title for title, written in columns.values() if written is not str]
+    rows_of_text = ([_written(row.get(key), write) for key, (_, write) in columns.items()] for row in found)
+    write_columns(titles, rows_of_text, right=right, optional=OPTIONAL)
+    for row in found:
+        if row.get("error"):
+            typer.echo(f"{row['id']}: {row['error']}")
 
 
-def _written(row: dict[str, Any]) -> list[str]:
-    return ["" if (value := row.get(column)) is None else write(value) for column, (_, write) in COLUMNS.items()]
+def _written(value: Any, write: Callable[[Any], str]) -> str:
+    return "" if value is None else write(value)

@@ -10,23 +10,42 @@ from rich.table import Table
 
 from favorit.cli.console import open_table
 
+# What a narrow screen has no room for, the least needed first.
+OPTIONAL = ("calibration", "top 5", "images/s", "parameters", "loss", "s/epoch")
+
 
 def result_table(results: dict[str, dict[str, Any]]) -> Table:
-    """One line for each run, and their mean where there are several."""
-    numbers = ("test", "top_5", "loss", "calibration", "epochs", "s/epoch", "images/s", "parameters")
+    """One line for each run, and their mean and standard deviation where there are several."""
+    numbers = ("validation", "test", "top_5", "loss", "calibration", "epochs", "s/epoch", "images/s", "parameters")
     table = open_table(run="left", **dict.fromkeys(numbers, "right"))
     for name, result in results.items():
         table.add_row(name, *_numbers(result), f"{result['parameters']:,}")
     if len(results) > 1:
-        scores = [result["test"]["accuracy"] for result in results.values()]
         table.add_section()
-        table.add_row("mean", f"{mean(scores):.2%} +- {stdev(scores):.2%}")
+        for name, row in summary(results).items():
+            table.add_row(name, *("" if row[part] is None else f"{row[part]:.2%}" for part in ("validation", "test")))
     return table
 
 
+def summary(results: dict[str, dict[str, Any]]) -> dict[str, dict[str, float | None]]:
+    """The mean and the standard deviation over runs of the accuracy on validation images (None where there are none) and on test images."""
+    tested = [result["test"]["accuracy"] for result in results.values()]
+    held = [accuracy for result in results.values() if (accuracy := _validated(result)) is not None]
+    return {
+        name: {"validation": function(held) if len(held) == len(tested) else None, "test": function(tested)}
+        for name, function in (("mean", mean), ("deviation", stdev))
+    }
+
+
+def _validated(result: dict[str, Any]) -> float | None:
+    """The accuracy on validation images; None where none were set aside."""
+    return (result["validation"] or {}).get("accuracy")
+
+
 def _numbers(result: dict[str, Any]) -> Sequence[str]:
-    test = result["test"]
+    test, held = result["test"], _validated(result)
     return (
+        "" if held is None else f"{held:.2%}",
         f"{test['accuracy']:.2%}",
         f"{test['top5']:.2%}",
         f"{test['loss']:.4f}",

@@ -20,7 +20,11 @@ def train(
     epochs: Annotated[int | None, typer.Option(help="Short for --set train.epochs=N.")] = None,
     seed: Annotated[int | None, typer.Option(help="Decides initialisation, order, augmentation, dropout and features.")] = None,
     folds: Annotated[
-        int | None, typer.Option(min=2, help="Stratified k-fold cross-validation: trains all folds and prints their mean.")
+        int | None,
+        typer.Option(
+            min=2,
+            help="Stratified k-fold cross-validation: trains all folds, prints their mean on held-out and on test images.",
+        ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Where runs are kept.")] = Path("runs"),
     data_dir: Annotated[Path | None, typer.Option(help="Where data sets are; else FAVORIT_DATA, else the user's cache.")] = None,
@@ -28,7 +32,7 @@ def train(
     devices: Annotated[int, typer.Option(help="Processes that share each batch (DDP).")] = 1,
     compiled: Annotated[bool, typer.Option("--compile", help="torch.compile the model.")] = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write curves for TensorBoard into OUT/tensorboard.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="End with one line of JSON for each run.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="End with one line of JSON for each run, and one for all folds.")] = False,
 ) -> None:
     """Train a model; the same command goes on where it was interrupted, and repeats nothing that is finished.
 
@@ -37,9 +41,9 @@ def train(
     """
     from favorit.cli.allocator import keep_large_buffers
     from favorit.cli.compose import compose
-    from favorit.cli.console import open_console
+    from favorit.cli.console import open_console, print_table
     from favorit.cli.listen import listener
-    from favorit.cli.tables import result_table
+    from favorit.cli.tables import OPTIONAL, result_table, summary
     from favorit.training import train as train_run
 
     keep_large_buffers()
@@ -58,8 +62,10 @@ def train(
                 train_run(own, out=out, data_dir=data_dir, accelerator=accelerator, devices=devices, compiled=compiled, listen=listen)
             )
     results: dict[str, dict[str, Any]] = {run.id: run.result for run in finished}
-    console.print(result_table(results), markup=False)
+    print_table(console, result_table(results), OPTIONAL)
     for run in finished:
-        console.print(f"run {run.id} in {run.path}", soft_wrap=True)
+        console.print(f"run {run.id} in {run.path}", soft_wrap=True, markup=False)
         if as_json and first:
             typer.echo(json.dumps({"id": run.id, "path": str(run.path), **run.result}))
+    if as_json and first and folds:
+        typer.echo(json.dumps({"folds": folds, **summary(results)}))

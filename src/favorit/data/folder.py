@@ -9,6 +9,7 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ from favorit.data.splits import split
 from favorit.errors import FavoritError
 
 EXTENSIONS = (".png", ".jpg", ".jpeg", ".webp")
+PARTS = ("train", "val", "test")
 TEST_FRACTION = 0.2
 NAMED_AT_MOST = 5
 
@@ -29,23 +31,34 @@ def read_image(path: str | os.PathLike[str], size: tuple[int, int], channels: in
 
     try:
         with Image.open(path) as opened:
-            upright = ImageOps.exif_transpose(opened)
+            upright = _eight_bits(ImageOps.exif_transpose(opened))
             if "transparency" in upright.info:
                 upright = upright.convert("RGBA")
             image = upright.convert("RGB" if channels == 3 else "L").resize((size[1], size[0]), Image.Resampling.BILINEAR, reducing_gap=3)
     except FileNotFoundError:
         raise FavoritError(f"{path}: there is no such file") from None
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+    except Exception as error:  # damaged files make PIL raise anything: struct.error, TypeError, SyntaxError, its own
         raise FavoritError(f"{path}: cannot be read as an image ({error})".replace("\n", " ")) from None
     pixels = torch.from_numpy(np.asarray(image).copy())
     return pixels.permute(2, 0, 1).contiguous() if channels == 3 else pixels[None]
 
 
+def _eight_bits(image: Any) -> Any:
+    """16 bits scaled to 8, where PIL's own conversion would make everything above 255 white; 32 bits have no agreed range."""
+    if image.mode.startswith("I;16"):
+        from PIL import Image
+
+        return Image.fromarray(((np.asarray(image).astype(np.uint32) + 128) // 257).astype(np.uint8))
+    if image.mode in ("I", "F"):
+        raise ValueError(f"its pixels have 32 bits, PIL's mode {image.mode}: save it with 8 or 16")
+    return image
+
+
 def find_images(paths: Sequence[Path]) -> list[Path]:
-    """The files as given, and for a folder the images directly in it; an error where that is none."""
+    """The files as given, and for a folder the images in it and in its folders; an error where that is none."""
     found: list[Path] = []
     for path in paths:
-        inside = _files(path) if path.is_dir() else [path]
+        inside = [file for folder in _folders(path) for file in _files(folder)] if path.is_dir() else [path]
         if not inside:
             raise FavoritError(f"{path}: no images in this folder: expected {' '.join(EXTENSIONS)} files")
         found += inside
@@ -67,6 +80,7 @@ def load_folder(path: str, image_size: int, seed: int) -> DataSet:
     train = _read(whole, classes, image_size)
     validation = test = None
     if divided:
+        _refuse_strangers(root)
         validation = _read(root / "val", classes, image_size) if (root / "val").is_dir() else None
         test = _read(root / "test", classes, image_size) if (root / "test").is_dir() else None
     if test is None:
@@ -79,8 +93,22 @@ def load_folder(path: str, image_size: int, seed: int) -> DataSet:
     return make_dataset(f"folder:{path}", classes, train, test, validation=validation, licence=licence, citation=citation)
 
 
+def _refuse_strangers(root: Path) -> None:
+    """An error for a folder of classes beside train that would otherwise be ignored."""
+    for folder in sorted(root.iterdir()):
+        if folder.name not in PARTS and folder.is_dir() and _class_names(folder):
+            raise FavoritError(f"{folder}: beside train there may be val and test: rename it to one of them, or move it elsewhere")
+
+
+def _folders(path: Path) -> list[Path]:
+    """A folder and all below it."""
+    return [path, *sorted(below for below in path.rglob("*") if below.is_dir())]
+
+
 def _files(folder: Path) -> list[Path]:
-    return sorted(p for p in folder.iterdir() if p.suffix.lower() in EXTENSIONS and not p.name.startswith(".") and p.is_file())
+    """The images of a folder. A link that leads nowhere is one that cannot be read, which whoever reads it will say."""
+    named = (p for p in folder.iterdir() if p.suffix.lower() in EXTENSIONS and not p.name.startswith("."))
+    return sorted(p for p in named if p.is_file() or p.is_symlink())
 
 
 def _class_names(folder: Path) -> tuple[str, ...]:

@@ -65,7 +65,7 @@ def picture(dataset: DataSet, augment: str | None = None, patch: int | None = No
         f"{len(dataset.train):,} training and {len(dataset.test):,} test images",
         caption=f"{dataset.citation}. Licence: {dataset.licence}. sha256 {dataset.digest[:16]}",
         samples=samples,
-        steps=_steps(dataset, augment, int(order[0]), int(order[1]), seed),
+        steps=_steps(dataset, augment, int(order[0]), int(order[min(1, len(order) - 1)]), seed),
         histograms=histograms,
         patches=model.unfold(1, patch, patch).unfold(2, patch, patch).permute(1, 2, 0, 3, 4).contiguous(),
     )

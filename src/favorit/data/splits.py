@@ -34,12 +34,25 @@ def split(
     if subset is not None:
         if isinstance(subset, bool) or not isinstance(subset, int) or not 1 <= subset <= len(kept):
             raise FavoritError(f"subset={subset}: a count in 1..{len(kept)}, the number of training images")
-        kept, _ = _divide(numbers, kept, len(kept) - subset, seed, "subset")
+        kept = _subset(numbers, subset, seed)
     if folds is not None or fold is not None:
         train, held = _fold(numbers, kept, seed, folds, fold)
     else:
         train, held = _divide(numbers, kept, _count(validation, len(kept)), seed, "validation")
     return torch.from_numpy(train), torch.from_numpy(held)
+
+
+def _subset(labels: Positions, size: int, seed: int) -> Positions:
+    """`size` of all positions, stratified."""
+    whole: Positions = np.arange(len(labels))
+    classes, counts = np.unique(labels, return_counts=True)
+    spare = len(labels) - size
+    if not 0 < spare < len(classes):
+        return _divide(labels, whole, spare, seed, "subset")[0]
+    # So few are left out that not every class can lose one: the largest classes do.
+    source = np.random.default_rng(seeds.derive(seed, "split", "subset"))
+    largest = classes[np.argsort(-counts, kind="stable")[:spare]]
+    return np.setdiff1d(whole, [source.choice(np.flatnonzero(labels == name)) for name in largest])
 
 
 def _count(validation: float | int, total: int) -> int:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from favorit.training.events import Begin, Checkpoint, End, Epoch, Event, Step
 
 if TYPE_CHECKING:
-    from favorit.training.run import Run, load, train
+    from favorit.training.loaded import load
+    from favorit.training.run import Run, train
 
 __all__ = ["Begin", "Checkpoint", "End", "Epoch", "Event", "Run", "Step", "load", "train"]
 
@@ -18,6 +19,6 @@ __all__ = ["Begin", "Checkpoint", "End", "Epoch", "Event", "Run", "Step", "load"
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'favorit.training' has no attribute {name!r}")
-    from favorit.training import run
+    from favorit.training import loaded, run
 
-    return getattr(run, name)
+    return getattr(loaded if name == "load" else run, name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Generator, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,10 +19,11 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from favorit import measure, seeds
 from favorit.config import RunConfig
-from favorit.data import Batch, DataSet, Loader
+from favorit.data import Batch, DataSet
 from favorit.errors import FavoritError
-from favorit.evaluate import metrics
 from favorit.model import ViT
+from favorit.training.diagnosis import diagnose
+from favorit.training.evaluation import evaluate, report
 from favorit.training.events import Begin, Checkpoint, End, Epoch, Event, Step
 from favorit.training.folder import RunFolder, write_atomically
 from favorit.training.optim import build_optimizers, learning_rate_factor
@@ -35,33 +36,6 @@ if TYPE_CHECKING:
 
 class DivergedError(FavoritError):
     """The loss is no longer a number."""
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """The logits of some images in order, and the seconds that each batch took."""
-
-    logits: Tensor
-    labels: Tensor
-    seconds: list[float]
-
-
-def evaluate(model: nn.Module, loader: Loader, device: torch.device, precision: Any) -> Evaluation:
-    """One pass over a loader in evaluation mode; the data pipeline is not timed."""
-    logits, labels, seconds = [], [], []
-    training = model.training
-    model.eval()
-    with torch.inference_mode():
-        for batch in loader.epoch(0):
-            images = batch.images.to(device)
-            start = time.perf_counter()
-            with precision():
-                out = model(images).float().cpu()
-            seconds.append(time.perf_counter() - start)
-            logits.append(out)
-            labels.append(batch.targets)
-    model.train(training)
-    return Evaluation(torch.cat(logits), torch.cat(labels), seconds)
 
 
 class Training:
@@ -164,7 +138,7 @@ class Training:
         truth = targets if targets.ndim == 1 else targets.argmax(-1)
         value, correct, seen = self._over_ranks(losses.item(), (logits.argmax(-1) == truth).sum().item(), len(images))
         if not math.isfinite(value):
-            raise DivergedError(self._diagnosis(f"the loss became {value}"))
+            raise DivergedError(self._diagnosis(f"the loss became {value}", images))
         if options.clip is not None:
             for optimizer in self.optimizers:
                 self.fabric.strategy.precision.unscale_gradients(optimizer)
@@ -205,7 +179,7 @@ class Training:
             # Batch norm keeps statistics of its own in each process: what the first one found decides for all.
             loss, accuracy = self.fabric.broadcast((loss, accuracy))
             if not math.isfinite(loss):
-                raise DivergedError(self._diagnosis(f"the validation loss became {loss}"))
+                raise DivergedError(self._diagnosis(f"the validation loss became {loss}", next(self.validation.epoch(0)).images))
         score = {"accuracy": accuracy, "loss": None if loss is None else -loss}[options.monitor]
         better = options.select == "last" or score is None or progress.best is None or score > progress.best
         if score is not None and (progress.best is None or score > progress.best):
@@ -248,6 +222,8 @@ class Training:
         """Tests the chosen weights, once, and writes what the run ends with."""
         load_weights(self.chosen, self.folder.path / ("best.safetensors" if self.ema is None else "best-ema.safetensors"))
         found = evaluate(self.chosen, self.test, self.fabric.device, self.fabric.autocast)
+        if not found.logits.isfinite().all():  # without validation images the last step is seen here first
+            raise DivergedError(self._diagnosis("the answers to test images became other than numbers", next(self.test.epoch(0)).images))
         logits, labels = found.logits.numpy(), found.labels.numpy()
 
         def predictions(path: Any) -> None:
@@ -263,15 +239,9 @@ class Training:
             "status": "complete",
             "epochs": len(epochs),
             "chosen_epoch": max((record["epoch"] for record in epochs if record["best"]), default=0),
-            "test": metrics(found.logits, found.labels),
             "validation": next((_validation(record) for record in reversed(epochs) if record["best"]), None),
             "train_seconds_per_epoch": sum(record["train_seconds"] for record in epochs) / len(epochs),
-            "inference_seconds": sum(found.seconds),
-            "inference_seconds_per_batch": [sum(found.seconds) / len(found.seconds), float(torch.tensor(found.seconds).std(correction=0))],
-            "images_per_second": len(found.labels) / sum(found.seconds),
-            "peak_memory": measure.peak_memory(),
-            "parameters": measure.parameters(self.model),
-            "flops": measure.flops(self.chosen.eval(), image)[""],
+            **report(self.chosen, found, image),
             "paths": self.model.paths(self.config.train.batch_size),
             "flags": [flag for flag, holds in self._flags().items() if holds],
             "environment": {
@@ -305,15 +275,14 @@ class Training:
             self.progress.step, lambda path: save_checkpoint(path, self.progress, self._models(), self._stateful())
         )
 
-    def _diagnosis(self, what: str) -> str:
-        """Where it happened, the layers whose gradients are largest, and what to try."""
+    def _diagnosis(self, what: str, images: Tensor) -> str:
+        """When it happened, in which layer, and what to try."""
         steps = len(self.loader)
-        norms = {name: float(p.grad.norm()) for name, p in self.model.named_parameters() if p.grad is not None}
-        worst = sorted(norms, key=lambda name: -norms[name] if math.isfinite(norms[name]) else -math.inf)[:3]
-        shown = ", ".join(f"{name} {norms[name]:.3g}" for name in worst)
-        place = f"epoch {self.progress.epochs}, step {self.progress.step - self.progress.epochs * steps} of {steps}"
+        # A step counts once it is taken; validation comes after the last one of its epoch.
+        step = min(self.progress.step - self.progress.epochs * steps + 1, steps)
+        found = diagnose(self.chosen, images.to(self.fabric.device), self.fabric.autocast)
         return (
-            f"{what} at {place}; largest gradient norms: {shown}. "
+            f"{what} at epoch {min(self.progress.epochs + 1, self.config.train.epochs)}, step {step} of {steps}; {found}. "
             "Try a lower train.lr, train.clip=1.0, train.warmup=5, model.qk_norm=True or train.precision=32"
         )
 

@@ -23,6 +23,8 @@ from pydantic_core import from_json
 from favorit.errors import FavoritError
 
 SCHEMA = 1
+# What a result must hold, by its status.
+NEEDED = {"complete": "test", "failed": "error"}
 
 
 class HeldError(FavoritError):
@@ -73,10 +75,14 @@ class RunFolder:
 
     def result(self) -> dict[str, Any] | None:
         """What the run ended with; None while it has not."""
+        path = self._file("result.json")
         try:
-            return read_json(self._file("result.json"), status=str)
+            result = read_json(path, status=str)
         except FileNotFoundError:
             return None
+        if (needed := NEEDED.get(result["status"], "status")) not in result:
+            raise _damaged(path, f"no {needed}")
+        return result
 
     def failed_before(self, result: dict[str, Any]) -> FavoritError:
         """The error for a run that failed: the same again would fail again, so that nobody tries it unasked."""
@@ -120,11 +126,16 @@ class RunFolder:
     def append_epoch(self, record: dict[str, Any]) -> None:
         with open(self.path / "epochs.jsonl", "a") as file:
             file.write(json.dumps(record) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
 
     def cut_epochs(self, count: int) -> None:
         """Keeps the first `count` records: those that the checkpoint knows of."""
-        lines = "".join(json.dumps(record) + "\n" for record in self.epochs()[:count])
-        write_atomically(self.path / "epochs.jsonl", lambda path: path.write_text(lines))
+        path, found = self.path / "epochs.jsonl", self.epochs()
+        if len(found) < count:
+            raise _damaged(path, f"{len(found)} records, where the checkpoint has seen {count} epochs")
+        lines = "".join(json.dumps(record) + "\n" for record in found[:count])
+        write_atomically(path, lambda temporary: temporary.write_text(lines))
 
     def checkpoints(self) -> list[Path]:
         """The whole checkpoints, newest last."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def runs(folder: str | Path = "runs") -> pandas.DataFrame:
-    """One row for each run: identifier, status, every field of its configuration, and the numbers of its result.
+    """One row for each run: identifier, status, every field of its configuration, the numbers of its result, and its environment.
 
     `status` is complete, failed, pruned, training (some process holds the run) or stopped (none does; the same command goes on).
     """
@@ -60,5 +60,8 @@ def _row(path: Path) -> dict[str, Any]:
     numbers = {key: value for key, value in result.items() if isinstance(value, int | float) and key != "schema"}
     tested = {f"test.{key}": value for key, value in result.get("test", {}).items() if isinstance(value, float)}
     validated = {f"validation.{key}": value for key, value in (result.get("validation") or {}).items()}
+    # Times are compared only between runs of one environment that had the machine to themselves.
+    environment = {f"environment.{key}": value for key, value in (result.get("environment") or {}).items()}
+    batches = dict(zip(("batch_seconds", "batch_seconds_deviation"), result.get("inference_seconds_per_batch", ()), strict=False))
     flags = " ".join(result.get("flags", []))
-    return {**found, **numbers, **tested, **validated, "flags": flags, "error": result.get("error")}
+    return {**found, **numbers, **batches, **tested, **validated, **environment, "flags": flags, "error": result.get("error")}

@@ -1,31 +1,26 @@
-"""A run from a configuration to its result, and the weights of a finished one."""
+"""A run from a configuration to its result."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
-import torch
-from torch import Tensor
-
 from favorit import seeds
 from favorit.attention.local import LOCALS
 from favorit.config import DataConfig, ModelConfig, RunConfig, identify
-from favorit.data import AUGMENTS, PREPROCESSES, DataSet, Preprocess, build_preprocess, find_images, load_dataset, read_image
+from favorit.data import AUGMENTS, PREPROCESSES, DataSet, build_preprocess, load_dataset
 from favorit.errors import FavoritError
-from favorit.evaluate import metrics
-from favorit.model import HEADS, STEMS, ViT, create_model
+from favorit.model import HEADS, STEMS, create_model
 from favorit.model.layout import layers, shorten
 from favorit.position import POSITIONS
 from favorit.spec import Registry, parse_pattern, parse_sum
 from favorit.training.engine import DivergedError, Training
 from favorit.training.events import End, Event
-from favorit.training.folder import RunFolder
+from favorit.training.folder import HeldError, RunFolder
 from favorit.training.optim import OPTIMIZERS, SCHEDULES
-from favorit.training.state import load_weights
 
 PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 
@@ -58,10 +53,11 @@ class Run:
 
 
 def resolve(config: RunConfig, data: DataSet) -> RunConfig:
-    """The configuration with what the data decide: image size, channels and classes."""
+    """The configuration with what the data decide: image size, channels, classes, and which images validate where they bring their own."""
     size = build_preprocess(config.data.preprocess, data.mean, data.std).output_size(data.image_size)
     model = config.model.replace(image_size=size, channels=data.channels, classes=len(data.classes))
-    return config.replace(model=model)
+    own = data.validation is not None and config.data.folds is None
+    return config.replace(model=model, data=config.data.replace(validation=DataConfig().validation) if own else config.data)
 
 
 def run_id(config: RunConfig, digest: str) -> str:
@@ -124,12 +120,12 @@ def train(
         return _finished(folder, finished)
     model = create_model(config.model, seed=seeds.derive(config.seed, "model"))
     fabric = _launch(accelerator, devices, config.train.precision)
-    with _held(folder, fabric.is_global_zero):
+    # Whatever is wrong with the configuration shows here, before there is a folder.
+    training = Training(config, data, model, fabric, folder, compiled=compiled, every=checkpoint_seconds, workers=workers)
+    with _held(folder, fabric):
         # Another process may have finished it since the first look: models were built and libraries imported.
         if _ended(finished := fabric.broadcast(folder.result() if fabric.is_global_zero else None)):
             return _finished(folder, finished)
-        # Whatever is wrong with the configuration shows here, before there is a run to list.
-        training = Training(config, data, model, fabric, folder, compiled=compiled, every=checkpoint_seconds, workers=workers)
         if fabric.is_global_zero:
             shown = shorten(layers(config.model.layout, config.model.performer, config.model.depth))
             folder.write_config({"id": identifier, "layers": shown, "config": config.model_dump(mode="json"), "data": _card(data)})
@@ -170,8 +166,19 @@ def _launch(accelerator: str, devices: int, precision: str) -> Any:
     return fabric
 
 
-def _held(folder: RunFolder, first: bool) -> AbstractContextManager[None]:
-    return folder.lock() if first else nullcontext()
+@contextmanager
+def _held(folder: RunFolder, fabric: Any) -> Iterator[None]:
+    """The first process holds the run for all; where it cannot, all of them say why."""
+    with ExitStack() as stack:
+        refused = ""
+        if fabric.is_global_zero:
+            try:
+                stack.enter_context(folder.lock())
+            except HeldError as error:
+                refused = str(error)
+        if refused := fabric.broadcast(refused):
+            raise HeldError(refused)
+        yield
 
 
 def _consume(training: Training, config: RunConfig, listen: Callable[[Event, RunConfig], bool | None] | None) -> None:
@@ -197,63 +204,3 @@ def _card(data: DataSet) -> dict[str, Any]:
         "image_size": data.image_size,
         "channels": data.channels,
     }
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """A trained model that takes images as they come; `half` computes as the run did with precision bf16."""
-
-    model: ViT
-    classes: tuple[str, ...]
-    preprocess: Preprocess
-    image_size: tuple[int, int]
-    channels: int
-    half: bool = False
-
-    def predict(self, images: Tensor) -> Tensor:
-        """uint8 (N, C, H, W) of the data set's size -> probabilities (N, classes)."""
-        return self._each(lambda part: self.model(part).float().softmax(-1), images)
-
-    def features(self, images: Tensor) -> Tensor:
-        """uint8 (N, C, H, W) of the data set's size -> the tokens after the last block (N, tokens, width)."""
-        return self._each(self.model.features, images)
-
-    def _each(self, function: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
-        expected = (self.channels, *self.image_size)
-        if images.dtype != torch.uint8 or tuple(images.shape[1:]) != expected:
-            raise FavoritError(
-                f"a run takes uint8 images of shape (N, {', '.join(map(str, expected))}), not {images.dtype} {tuple(images.shape)}"
-            )
-        with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=self.half):
-            return torch.cat([function(self.preprocess(part)) for part in images.split(256)])
-
-
-def load(run: str | Path | Run) -> Loaded:
-    """The weights that validation chose, ready to predict."""
-    path = run.path if isinstance(run, Run) else Path(run)
-    saved = RunFolder(path).config()
-    config, card = RunConfig(**saved["config"]), saved["data"]
-    model = create_model(ModelConfig(**saved["config"]["model"]), seed=seeds.derive(config.seed, "model")).eval()
-    load_weights(model, path / ("best.safetensors" if config.train.ema is None else "best-ema.safetensors"))
-    preprocess = build_preprocess(config.data.preprocess, card["mean"], card["std"])
-    return Loaded(model, tuple(card["classes"]), preprocess, tuple(card["image_size"]), card["channels"], config.train.precision == "bf16")
-
-
-def evaluate_run(path: str | Path, data_dir: str | Path | None = None) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The test metrics of a run's weights, computed anew, and the names of the classes."""
-    loaded, config = load(path), Run(Path(path)).config
-    data = load_dataset(config.data.name, data_dir)
-    if data.digest != RunFolder(path).config()["data"]["digest"]:
-        raise FavoritError(f"{config.data.name} is not the data that {path} was trained on: its content has changed")
-    probabilities = loaded.predict(data.test.images)
-    return metrics(probabilities.clamp(min=torch.finfo(probabilities.dtype).tiny).log(), data.test.labels), loaded.classes
-
-
-def predict_files(path: str | Path, images: Sequence[Path], top: int = 1) -> dict[Path, list[tuple[str, float]]]:
-    """For each image file (of a folder, the images in it) the `top` most probable classes."""
-    loaded = load(path)
-    files = find_images(images)
-    pixels = torch.stack([read_image(file, loaded.image_size, loaded.channels) for file in files])
-    values, places = loaded.predict(pixels).topk(min(top, len(loaded.classes)))
-    named = zip(files, values.tolist(), places.tolist(), strict=True)
-    return {file: [(loaded.classes[place], value) for place, value in zip(places, values, strict=True)] for file, values, places in named}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field
 
 from favorit.errors import FavoritError
-from favorit.spec import PositiveFloat, PositiveInt, Registry, parse
+from favorit.spec import PositiveFloat, PositiveInt, Registry
 
 if TYPE_CHECKING:
     from optuna import Trial
@@ -134,9 +133,4 @@ def _check_order(low: float, high: float) -> None:
 
 def build_distribution(text: str) -> Distribution:
     """The distribution that a text names."""
-    spec = parse(text)
-    entry = DISTRIBUTIONS[spec.name]
-    given = entry.resolve(spec)
-    if missing := [name for name, each in entry.parameters.items() if each.default is inspect.Parameter.empty and name not in given]:
-        raise FavoritError(f"{text} lacks {' and '.join(missing)}")
-    return DISTRIBUTIONS.build(spec)
+    return DISTRIBUTIONS.build(text)
