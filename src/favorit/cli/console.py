@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich import box
 from rich.console import Console
@@ -25,20 +25,28 @@ def open_table(title: str | None = None, **columns: str) -> Table:
     return table
 
 
-def print_table(console: Console, table: Table, optional: Sequence[str] = ()) -> None:
-    """Prints a table whose first column and numbers are never folded: a number in two halves is none, nor is an identifier.
+def print_columns(console: Console, rows: Sequence[Mapping[str, str]], optional: Sequence[str] = ()) -> None:
+    """Prints rows of cells by title, words on the left and numbers on the right; the first column and numbers are never folded.
 
-    Where the screen is too narrow for them the `optional` columns go, the first ones first, and a line says so.
+    A number in two halves is none, nor is an identifier: where the screen is too narrow the `optional` columns go, the first ones first,
+    and a line says so.
     """
-    left_out, unlimited = [], console.options.update(max_width=10 * WIDE)
-    for place, column in enumerate(table.columns):
-        if place == 0 or column.justify == "right":
-            column.no_wrap, column.min_width = True, max(len(str(cell)) for cell in (column.header, *column.cells))
-    for title in optional:
+    unlimited = console.options.update(max_width=10 * WIDE)
+    for count in range(len(optional) + 1):
+        left_out = optional[:count]
+        table = _columns(rows, left_out)
         if console.measure(table, options=unlimited).minimum <= console.width:
             break
-        left_out += [title]
-        table.columns = [column for column in table.columns if column.header != title]
     console.print(table, markup=False)
     if left_out:
         console.print(f"not shown on {console.width} columns: {', '.join(left_out)}", soft_wrap=True, markup=False)
+
+
+def _columns(rows: Sequence[Mapping[str, str]], left_out: Sequence[str]) -> Table:
+    first, *others = [title for title in rows[0] if title not in left_out]
+    table = open_table(**{first: "left"}, **dict.fromkeys(others, "right"))
+    for column, title in zip(table.columns, (first, *others), strict=True):
+        column.no_wrap, column.min_width = True, max(len(text) for text in (title, *(row.get(title, "") for row in rows)))
+    for row in rows:
+        table.add_row(*(row.get(title, "") for title in (first, *others)))
+    return table

@@ -14,17 +14,13 @@ from favorit.cli.console import open_table
 OPTIONAL = ("calibration", "top 5", "images/s", "parameters", "loss", "s/epoch")
 
 
-def result_table(results: dict[str, dict[str, Any]]) -> Table:
+def result_rows(results: dict[str, dict[str, Any]]) -> list[dict[str, str]]:
     """One line for each run, and their mean and standard deviation where there are several."""
-    numbers = ("validation", "test", "top_5", "loss", "calibration", "epochs", "s/epoch", "images/s", "parameters")
-    table = open_table(run="left", **dict.fromkeys(numbers, "right"))
-    for name, result in results.items():
-        table.add_row(name, *_numbers(result), f"{result['parameters']:,}")
+    rows = [{"run": name, **_written(result)} for name, result in results.items()]
     if len(results) > 1:
-        table.add_section()
-        for name, row in summary(results).items():
-            table.add_row(name, *("" if row[part] is None else f"{row[part]:.2%}" for part in ("validation", "test")))
-    return table
+        for name, numbers in summary(results).items():
+            rows.append({"run": name, **{part: "" if value is None else f"{value:.2%}" for part, value in numbers.items()}})
+    return rows
 
 
 def summary(results: dict[str, dict[str, Any]]) -> dict[str, dict[str, float | None]]:
@@ -42,18 +38,19 @@ def _validated(result: dict[str, Any]) -> float | None:
     return (result["validation"] or {}).get("accuracy")
 
 
-def _numbers(result: dict[str, Any]) -> Sequence[str]:
+def _written(result: dict[str, Any]) -> dict[str, str]:
     test, held = result["test"], _validated(result)
-    return (
-        "" if held is None else f"{held:.2%}",
-        f"{test['accuracy']:.2%}",
-        f"{test['top5']:.2%}",
-        f"{test['loss']:.4f}",
-        f"{test['calibration_error']:.4f}",
-        str(result["epochs"]),
-        f"{result['train_seconds_per_epoch']:.1f}",
-        f"{result['images_per_second']:,.0f}",
-    )
+    return {
+        "validation": "" if held is None else f"{held:.2%}",
+        "test": f"{test['accuracy']:.2%}",
+        "top 5": f"{test['top5']:.2%}",
+        "loss": f"{test['loss']:.4f}",
+        "calibration": f"{test['calibration_error']:.4f}",
+        "epochs": str(result["epochs"]),
+        "s/epoch": f"{result['train_seconds_per_epoch']:.1f}",
+        "images/s": f"{result['images_per_second']:,.0f}",
+        "parameters": f"{result['parameters']:,}",
+    }
 
 
 def class_table(test: dict[str, Any], classes: Sequence[str]) -> Table:

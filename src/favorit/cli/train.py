@@ -41,9 +41,9 @@ def train(
     """
     from favorit.cli.allocator import keep_large_buffers
     from favorit.cli.compose import compose
-    from favorit.cli.console import open_console, print_table
+    from favorit.cli.console import open_console, print_columns
     from favorit.cli.listen import listener
-    from favorit.cli.tables import OPTIONAL, result_table, summary
+    from favorit.cli.tables import OPTIONAL, result_rows, summary
     from favorit.training import train as train_run
 
     keep_large_buffers()
@@ -62,7 +62,7 @@ def train(
                 train_run(own, out=out, data_dir=data_dir, accelerator=accelerator, devices=devices, compiled=compiled, listen=listen)
             )
     results: dict[str, dict[str, Any]] = {run.id: run.result for run in finished}
-    print_table(console, result_table(results), OPTIONAL)
+    print_columns(console, result_rows(results), OPTIONAL)
     for run in finished:
         console.print(f"run {run.id} in {run.path}", soft_wrap=True, markup=False)
         if as_json and first:
