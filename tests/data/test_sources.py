@@ -20,7 +20,7 @@ import pytest
 from PIL import Image
 
 from favorit.data import sources
-from favorit.data.download import SourceError, download
+from favorit.data.download import SourceError, _bar, download
 from favorit.data.packages import AptPackage, NpmPackage, cifar10_from_png
 from favorit.data.sources import Archive, Source, data_directory, fetch, present
 from favorit.errors import FavoritError
@@ -300,3 +300,9 @@ def test_the_data_directory_is_the_one_given_then_the_environment_then_the_cache
 def test_only_sets_with_files_are_fetched() -> None:
     with pytest.raises(FavoritError, match="unknown data set with files 'digits'"):
         fetch("digits")
+
+
+def test_where_nobody_looks_at_a_screen_a_download_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with _bar("cifar-10-binary.tar.gz", 2_000_000, 170_000_000) as advance:
+        advance(1000)
+    assert capsys.readouterr().err == "fetching cifar-10-binary.tar.gz, 168.0 MB\n"

@@ -79,11 +79,14 @@ def _receive(url: str, part: Path) -> None:
 
 @contextmanager
 def _bar(title: str, start: int, total: int | None) -> Iterator[Callable[[int], None]]:
-    """A progress bar on a terminal, nothing elsewhere."""
+    """A progress bar on a terminal, a line elsewhere."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
     console = Console(stderr=True)
+    if not console.is_terminal:
+        size = "" if total is None else f", {(total - start) / 1e6:,.1f} MB"
+        console.print(f"fetching {title}{size}", soft_wrap=True, markup=False, highlight=False)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
         task = progress.add_task(title, total=total, completed=start)

