@@ -8,8 +8,10 @@ import pytest
 
 import favorit
 from favorit.catalog import KINDS, written
+from favorit.data import AUGMENTS, PREPROCESSES
 from favorit.model import HEADS, LAYOUTS, PRESETS, STEMS, preset
 from favorit.position import build_position
+from favorit.training.optim import OPTIMIZERS, SCHEDULES
 
 SHAPE = dict(heads=2, head_dim=8)
 BUILDERS = {
@@ -21,11 +23,29 @@ BUILDERS = {
     "layouts": lambda name: favorit.create_model("hybrid", layout=name),
     "presets": preset,
 }
-NAMES = [(kind, name) for kind in KINDS for name in favorit.list_components(kind)]
+# What data and training are made of: a step of preprocessing may need a value of its own.
+OF_TRAINING = {"optimizers": OPTIMIZERS, "schedules": SCHEDULES, "augments": AUGMENTS, "preprocesses": PREPROCESSES}
+NAMES = [(kind, name) for kind in BUILDERS for name in favorit.list_components(kind)]
 
 
-def test_kinds_are_the_axes():
-    assert set(KINDS) == set(BUILDERS) == {"mixers", "kernels", "positions", "stems", "heads", "layouts", "presets"}
+def test_kinds_are_the_axes_and_what_training_is_made_of():
+    assert set(KINDS) == {*BUILDERS, *OF_TRAINING, "fields"}
+
+
+@pytest.mark.parametrize("kind", OF_TRAINING)
+def test_the_parts_of_training_are_listed_with_their_parameters(kind):
+    assert favorit.list_components(kind) == sorted(OF_TRAINING[kind])
+    for name in favorit.list_components(kind):
+        assert written(kind, name).startswith(f"{name}(")
+
+
+def test_fields_are_all_that_can_be_set():
+    """Each with the default that it is given where nobody sets it."""
+    config = favorit.RunConfig()
+    for name in favorit.list_components("fields"):
+        section, _, key = name.partition(".")
+        assert written("fields", name) == repr(getattr(getattr(config, section), key))
+    assert len(favorit.list_components("fields")) == sum(len(type(part).model_fields) for part in (config.model, config.data, config.train))
 
 
 @pytest.mark.parametrize(("kind", "name"), NAMES)
@@ -56,7 +76,7 @@ def test_names_are_those_of_the_design():
 
 
 def test_unknown_kind_is_named():
-    with pytest.raises(favorit.FavoritError, match=r"unknown kind of component 'mixer': did you mean 'mixers'\? known: heads, kernels"):
+    with pytest.raises(favorit.FavoritError, match=r"unknown kind of component 'mixer': did you mean 'mixers'\? known: augments, fields"):
         favorit.list_components("mixer")
 
 

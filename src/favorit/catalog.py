@@ -5,12 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from favorit.attention import KERNELS, MIXERS
+from favorit.config import SECTIONS
+from favorit.data import AUGMENTS, PREPROCESSES
 from favorit.errors import unknown
 from favorit.model import HEADS, LAYOUTS, PRESETS, STEMS
 from favorit.position import POSITIONS
 from favorit.spec import Registry, Spec
+from favorit.training.optim import OPTIMIZERS, SCHEDULES
 
-REGISTRIES: dict[str, Registry] = {"mixers": MIXERS, "kernels": KERNELS, "positions": POSITIONS, "stems": STEMS, "heads": HEADS}
+REGISTRIES: dict[str, Registry] = {
+    "mixers": MIXERS,
+    "kernels": KERNELS,
+    "positions": POSITIONS,
+    "stems": STEMS,
+    "heads": HEADS,
+    "optimizers": OPTIMIZERS,
+    "schedules": SCHEDULES,
+    "augments": AUGMENTS,
+    "preprocesses": PREPROCESSES,
+}
 
 
 def _layout(name: str) -> str:
@@ -21,13 +34,20 @@ def _preset(name: str) -> str:
     return ", ".join(f"{key}={value}" for key, value in PRESETS[name].items()) or "the defaults of ModelConfig"
 
 
+# What `--set section.key=value` can set, with the default of each.
+FIELDS = {f"{section}.{key}": repr(field.default) for section, config in SECTIONS.items() for key, field in config.model_fields.items()}
+
 # Tables in the order they were written, with what describes an entry.
-TABLES: dict[str, tuple[dict, Callable[[str], str]]] = {"layouts": (LAYOUTS, _layout), "presets": (PRESETS, _preset)}
+TABLES: dict[str, tuple[dict, Callable[[str], str]]] = {
+    "layouts": (LAYOUTS, _layout),
+    "presets": (PRESETS, _preset),
+    "fields": (FIELDS, FIELDS.__getitem__),
+}
 KINDS = (*REGISTRIES, *TABLES)
 
 
 def list_components(kind: str) -> list[str]:
-    """The names of a kind (mixers, kernels, positions, stems, heads, layouts, presets); each builds with its defaults."""
+    """The names of a kind: mixers, kernels, positions, stems, heads, layouts, presets, the parts of training, or all fields."""
     if kind in TABLES:
         return list(TABLES[kind][0])
     if kind not in REGISTRIES:

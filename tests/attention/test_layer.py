@@ -134,6 +134,13 @@ def test_any_position_takes_a_prefix_that_it_was_not_built_for(position: str) ->
     assert Attention(16, 4, position=position)(torch.randn(2, 7, 16), grid=(2, 3), prefix=1).shape == (2, 7, 16)
 
 
+@pytest.mark.parametrize("position", ["none", "learned", "rope2d", "irpe_gate"])
+def test_without_a_grid_tokens_lie_in_one_row(position: str) -> None:
+    layer, x = Attention(16, 4, position=position, local="dwconv(3)"), torch.randn(2, 7, 16)
+    assert torch.equal(layer(x), layer(x, grid=(1, 7)))
+    assert torch.equal(layer(x, prefix=1), layer(x, grid=(1, 6), prefix=1))
+
+
 def test_gates_are_computed_in_full_precision() -> None:
     layer = Attention(16, 4, position="string_gate")
     gate = layer.position.parts[0]

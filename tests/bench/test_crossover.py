@@ -106,10 +106,13 @@ def test_crossings_are_of_linear_mixers_against_sdpa() -> None:
 
 def test_advice_uses_the_faster_softmax() -> None:
     """Ours is 1.5 times faster than SDPA, so that relu pays from 300 tokens on instead of 200."""
-    assert advice(POINTS, 160, 8, 400) == "at 160x160 with patch 8 (400 tokens) relu trains 1.3x faster; below 300 tokens keep softmax"
+    assert advice(POINTS, 160, 8, 400) == (
+        "at 160x160 with patch 8 (400 tokens) attention by relu trains 1.3x faster than the faster softmax; below 300 tokens keep softmax; "
+        "a whole model gains less: favorit bench speed --preset"
+    )
     at_200 = advice(POINTS, 112, 8, 200)
     assert at_200.startswith(
-        "at 112x112 with patch 8 (200 tokens) keep softmax: relu, the fastest of the others, trains at 0.67 of its speed"
+        "at 112x112 with patch 8 (200 tokens) keep softmax: attention by relu, the fastest of the others, trains at 0.67 of its speed"
     )
     assert "it pays from about 300 tokens on" in at_200
 
@@ -118,7 +121,7 @@ def test_advice_where_it_never_and_always_pays() -> None:
     slow = made({SDPA: SQUARE, SOFTMAX: SQUARE, "favor": dict.fromkeys(SQUARE, 100.0)})
     assert advice(slow, 160, 8, 400).endswith("at no count up to here does it pay")
     fast = made({SDPA: SQUARE, SOFTMAX: SQUARE, "relu": dict.fromkeys(SQUARE, 0.01)})
-    assert advice(fast, 160, 8, 400).endswith("already at 50 tokens it is no slower")
+    assert advice(fast, 160, 8, 400).partition("; a whole model")[0].endswith("already at 50 tokens it is no slower")
 
 
 def test_the_grid_ends_where_it_is_told_and_holds_what_is_advised() -> None:

@@ -204,6 +204,8 @@ def test_an_epoch_is_trained_whole_and_leaves_nothing_behind(tmp_path: Path, mon
     assert cost.seconds > 0
     assert 0 < cost.pipeline_share < 1
     assert list(tmp_path.iterdir()) == []
+    with pytest.raises(FavoritError, match=r"data\.subset=48 is not valid here: an epoch is timed on all training images"):
+        epoch_cost(config.replace(data=config.data.replace(subset=48)))
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int | str | None:
@@ -229,6 +231,12 @@ def test_the_command_prints_a_table_json_and_csv(
     assert found["tokens"].tolist() == [5] * 4 + [9] * 4
 
 
+def test_fields_of_a_model_can_be_set(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("--preset", "hybrid", "--set", "model.stem=patch(8)", "--set", "model.depth=1", "--batch", "1", "--repeats", "1")
+    assert not run(monkeypatch, "speed", *arguments, "--json")
+    assert {cost["tokens"] for cost in json.loads(capsys.readouterr().out.splitlines()[-1])["costs"]} == {17}
+
+
 def test_the_command_prints_the_published_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """With a model of the same name and layouts, but small."""
     monkeypatch.setitem(PUBLISHED, "hybrid", "synthetic_imagenet")
@@ -240,7 +248,18 @@ def test_the_command_prints_the_published_table(monkeypatch: pytest.MonkeyPatch,
     assert "136.3" in printed.err
 
 
-@pytest.mark.parametrize("arguments", [("--mixer", "sofmax"), ("--layouts", "some"), ("--preset", "hybird")])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--mixer", "sofmax"),
+        ("--layouts", "some"),
+        ("--preset", "hybird"),
+        ("--preset", "hybrid", "--tokens", "9"),
+        ("--preset", "hybrid", "--mixer", "relu"),
+        ("--set", "model.depth=1"),
+        ("--preset", "hybrid", "--set", "model.dept=1"),
+    ],
+)
 def test_mistakes_are_one_line(arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(monkeypatch, "speed", *arguments) == 2
     assert capsys.readouterr().err.count("\n") == 1

@@ -149,3 +149,15 @@ def test_a_folder_of_classes_beside_train_is_not_ignored(tmp_path: Path) -> None
     validation = load_dataset(f"folder:{tmp_path}").validation
     assert validation is not None
     assert len(validation) == 20
+
+
+@pytest.mark.parametrize(
+    ("sizes", "side"), [([(20, 20)], 20), ([(128, 128)], 128), ([(20, 20), (21, 21)], 64), ([(20, 22)], 64), ([(129, 129)], 64)]
+)
+def test_squares_of_one_size_keep_it(tmp_path: Path, sizes: list[tuple[int, int]], side: int) -> None:
+    for label in ("cat", "dog"):
+        (tmp_path / label).mkdir()
+        for number in range(10):
+            Image.new("RGB", sizes[number % len(sizes)]).save(tmp_path / label / f"{number}.png")
+    assert load_dataset(f"folder:{tmp_path}").image_size == (side, side)
+    assert load_dataset(f"folder({str(tmp_path)!r}, image_size=16)").image_size == (16, 16)

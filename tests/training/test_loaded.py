@@ -114,8 +114,10 @@ def test_features_are_all_tokens_and_the_head_makes_the_prediction_of_them(shade
     ids=["float", "grey", "size", "no batch"],
 )
 def test_images_of_another_kind_are_refused(shades, images):
-    with pytest.raises(FavoritError, match="a run takes a tensor of images, not ndarray"):
+    with pytest.raises(FavoritError, match=r"a run takes uint8 images of shape"):
         favorit.load(shades).predict(images.numpy())
+    with pytest.raises(FavoritError, match=r"a run takes a tensor of images, not list"):
+        favorit.load(shades).predict(images.tolist())
     with pytest.raises(FavoritError, match=r"a run takes uint8 images of shape \(N, 3, 8, 8\), not"):
         favorit.load(shades).predict(images)
 
@@ -153,6 +155,11 @@ def test_a_folder_and_more_classes_than_there_are(shades, tmp_path: Path):
         assert {name for name, _ in classes} == {"black", "white"}
         assert sum(probability for _, probability in classes) == pytest.approx(1)
         assert classes[0][1] >= classes[1][1]
+
+
+def test_arrays_are_as_good_as_tensors(shades):
+    images = torch.randint(256, (4, 3, 8, 8), dtype=torch.uint8)
+    assert torch.equal(favorit.load(shades).predict(images.numpy()), favorit.load(shades).predict(images))
 
 
 def test_more_images_than_one_batch(shades):

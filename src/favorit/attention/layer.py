@@ -58,8 +58,11 @@ class Attention(nn.Module):
         self.local = None if local is None else LOCALS.build(local, heads=heads, head_dim=self.head_dim)
         self._check_prefix(prefix)
 
-    def forward(self, x: Tensor, grid: Grid, prefix: int = 0, key_mask: Tensor | None = None, reads: int | None = None) -> Tensor:
-        """(B,N,C) -> (B,N,C), or (B,reads,C): the first tokens only, from all keys."""
+    def forward(
+        self, x: Tensor, grid: Grid | None = None, prefix: int = 0, key_mask: Tensor | None = None, reads: int | None = None
+    ) -> Tensor:
+        """(B,N,C) -> (B,N,C), or (B,reads,C): the first tokens only, from all keys. Without a grid the tokens lie in one row."""
+        grid = (1, x.shape[1] - prefix) if grid is None else grid
         q, k, v = self._qkv(x, grid, prefix)
         mixed = self.mixer(q if reads is None else q[:, :, :reads], k, v, key_mask=key_mask)
         if self.local is not None:

@@ -38,7 +38,10 @@ class Linformer(Mixer):
         if causal:
             raise FavoritError("linformer: causal=True is not valid: a projected key mixes all positions; use softmax or a kernel")
         if tokens is None or tokens <= prefix:
-            raise FavoritError(f"linformer: tokens={tokens} is not valid: it is built for one length, give more than prefix={prefix}")
+            raise FavoritError(
+                f"linformer: tokens={tokens} is not valid: it is built for one length, more than prefix={prefix}: "
+                "give build_mixer tokens=..., Attention grid=(rows, columns)"
+            )
         self.prefix = prefix
         rows = heads if share == "none" else 1
         self.key_projection = nn.Parameter(_start(rows, k, tokens - prefix))

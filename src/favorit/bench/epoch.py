@@ -10,6 +10,7 @@ from pathlib import Path
 from favorit import measure
 from favorit.config import RunConfig
 from favorit.data import Loader, build_augment, build_preprocess, load_dataset
+from favorit.errors import FavoritError
 from favorit.training import Epoch, Event, train
 from favorit.training.run import resolve
 
@@ -31,8 +32,10 @@ class EpochCost:
 
 def epoch_cost(config: RunConfig, data_dir: Path | None = None) -> EpochCost:
     """Trains one epoch on all training images, into a folder that is thrown away."""
+    if config.data.subset is not None:
+        raise FavoritError(f"data.subset={config.data.subset} is not valid here: an epoch is timed on all training images")
     options = config.train.replace(epochs=1, select="last", patience=None)
-    config = config.replace(data=config.data.replace(validation=0, folds=None, fold=None, subset=None), train=options)
+    config = config.replace(data=config.data.replace(validation=0, folds=None, fold=None), train=options)
     data = load_dataset(config.data.name, data_dir)
     seconds: list[float] = []
 

@@ -50,4 +50,5 @@ def _folders(text: str) -> list[str]:
 
 
 def _interval(accuracy: Interval) -> str:
-    return "" if accuracy.low is None or accuracy.high is None else f"{accuracy.low:.2%} to {accuracy.high:.2%}"
+    """An accuracy lies between 0 and 1, whatever a symmetric interval of few seeds says."""
+    return "" if accuracy.low is None or accuracy.high is None else f"{max(accuracy.low, 0):.2%} to {min(accuracy.high, 1):.2%}"

@@ -10,11 +10,11 @@ import typer
 
 def list_(
     kind: Annotated[
-        str | None, typer.Argument(help="mixers, kernels, positions, stems, heads, layouts or presets; all without it.")
+        str | None, typer.Argument(help="mixers, kernels, positions, stems, heads, layouts, presets, fields and more; all without it.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """List the components a model can be made of, with their parameters and defaults.
+    """List what a model, its data and its training can be made of, with parameters and defaults; `fields` is all that --set reaches.
 
     Examples: [bold]favorit list[/bold], [bold]favorit list kernels[/bold], [bold]favorit list presets --json[/bold]
     """

@@ -61,11 +61,11 @@ def main() -> None:
     except TyperException as error:
         # A command or option that does not exist is one line; a group without a command shows its help, which is many.
         message = (error.format_message() if hasattr(error, "format_message") else str(error)).strip()
-        _end(message if "\n" in message else f"favorit: {message} (favorit --help names what there is)", 2)
+        _end(message if "\n" in message or not message else f"favorit: {message} (favorit --help names what there is)", 2)
     except ModuleNotFoundError as error:
         _end(f"favorit: this command needs the package {error.name}: pip install 'favorit[train]' (favorit[tune] for tuning)", 2)
     except (KeyboardInterrupt, typer.Abort):
-        _end("favorit: interrupted; what was complete is kept, and the same command goes on from there", 130)
+        _end("favorit: interrupted; runs, studies and searches keep what was complete, and the same command goes on from there", 130)
     except BrokenPipeError:  # the reader of a pipe, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)

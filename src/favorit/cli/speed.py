@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 def speed(
     mixers: Annotated[list[str] | None, typer.Option("--mixer", help="A mixer, such as 'relu(m=64)'. Repeatable.", metavar="SPEC")] = None,
     presets: Annotated[list[str] | None, typer.Option("--preset", help="A model instead of mixers. Repeatable.", metavar="PRESET")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="A field of the models, as model.key=value. Repeatable.", metavar="FIELD=VALUE")
+    ] = None,
     layouts: Annotated[
         str | None, typer.Option(help="all: each preset in all_standard and four layouts with relu and favor of m=128.")
     ] = None,
@@ -36,7 +39,7 @@ def speed(
 
     Examples: [bold]favorit bench speed --tokens 197 --mixer softmax --mixer "relu(m=64)" --explain[/bold],
     [bold]favorit bench speed --batch 1 --head-dim 32 --mixer "relu(m=64)" --tokens 4096 --tokens 65536[/bold],
-    [bold]favorit bench speed --preset hybrid-imagenet --layouts all --batch 8[/bold]
+    [bold]favorit bench speed --preset hybrid-imagenet --layouts all --batch 8 --set "model.stem=patch(16)"[/bold]
     """
     from favorit import measure, published
     from favorit.bench.imagenet import PUBLISHED, beside_published
@@ -44,18 +47,24 @@ def speed(
     from favorit.bench.speed import Size, mixer_costs, scalings, write_csv
     from favorit.cli.allocator import keep_large_buffers
     from favorit.cli.console import open_console
+    from favorit.cli.settings import parse_settings
     from favorit.errors import FavoritError
     from favorit.model import preset
 
     if layouts not in (None, "all"):
         raise FavoritError(f"--layouts {layouts} is not valid: all, or leave it out")
+    if presets and (mixers or tokens):
+        raise FavoritError("--preset times whole models, --mixer and --tokens attention alone: give the one or the other")
+    if not presets and (settings or layouts):
+        raise FavoritError("--set and --layouts are for whole models: name one with --preset")
     keep_large_buffers()
     beside: dict[str, tuple[published.Table, list[Beside]]] = {}
     if presets:
-        models = {name: preset(name) for name in presets}
+        changes = parse_settings(settings or [], ("model",))["model"]
+        models = {name: preset(name).replace(**changes) for name in presets}
         measured = all_layouts(models) if layouts else models
         costs = model_costs(measured, batch, repeats=repeats)
-        for name in (name for name in presets if layouts and name in PUBLISHED):
+        for name in (name for name in presets if layouts and not settings and name in PUBLISHED):
             table = published.read(PUBLISHED[name])
             own = {key: config for key, config in measured.items() if key.startswith(f"{name} ")}
             beside[name] = table, beside_published(table, own, [cost for cost in costs if cost.name in own], batch)

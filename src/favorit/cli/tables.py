@@ -11,7 +11,7 @@ from rich.table import Table
 from favorit.cli.console import open_table
 
 # What a narrow screen has no room for, the least needed first.
-OPTIONAL = ("calibration", "top 5", "images/s", "parameters", "loss", "s/epoch")
+OPTIONAL = ("calibration", "top 5", "test images/s", "parameters", "loss", "s/epoch")
 
 
 def result_rows(results: dict[str, dict[str, Any]]) -> list[dict[str, str]]:
@@ -48,7 +48,7 @@ def _written(result: dict[str, Any]) -> dict[str, str]:
         "calibration": f"{test['calibration_error']:.4f}",
         "epochs": str(result["epochs"]),
         "s/epoch": f"{result['train_seconds_per_epoch']:.1f}",
-        "images/s": f"{result['images_per_second']:,.0f}",
+        "test images/s": f"{result['images_per_second']:,.0f}",
         "parameters": f"{result['parameters']:,}",
     }
 

@@ -181,6 +181,9 @@ def _synthetic_part(patterns: Tensor, size: int, count: int, seed: int, part: st
 
 
 @DATASETS.register("folder")
-def folder(path: str, image_size: PositiveInt = 64, seed: NonNegativeInt = 0) -> DataSet:
-    """Your own images: PATH/class/*.png, jpg, jpeg or webp, or the same in PATH/train, PATH/val and PATH/test."""
+def folder(path: str, image_size: PositiveInt | None = None, seed: NonNegativeInt = 0) -> DataSet:
+    """Your own images: PATH/class/*.png, jpg, jpeg or webp, or the same in PATH/train, PATH/val and PATH/test.
+
+    Squares of one size up to 128 keep it; others become squares of 64, or of `image_size`.
+    """
     return load_folder(path, image_size, seed)

@@ -1,6 +1,7 @@
 """A user's own images: PATH/class/*.png, or PATH/train, PATH/val and PATH/test with classes inside.
 
-Every image is turned upright by its EXIF tag, converted to RGB and resized whole (not cropped) to a square.
+Every image is turned upright by its EXIF tag, converted to RGB and, unless all are squares of one size already, resized whole (not cropped)
+to a square.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from favorit.errors import FavoritError
 EXTENSIONS = (".png", ".jpg", ".jpeg", ".webp")
 PARTS = ("train", "val", "test")
 TEST_FRACTION = 0.2
+# The side of squares that images of several sizes, or of a size above the second, become.
+SIDE, LARGEST_KEPT = 64, 128
 NAMED_AT_MOST = 5
 
 
@@ -65,7 +68,7 @@ def find_images(paths: Sequence[Path]) -> list[Path]:
     return found
 
 
-def load_folder(path: str, image_size: int, seed: int) -> DataSet:
+def load_folder(path: str, image_size: int | None, seed: int) -> DataSet:
     """PATH/class/*, or PATH/train with PATH/val and PATH/test beside it; without a test folder a stratified 20 % is set aside."""
     root = Path(path).expanduser()
     if not root.is_dir():
@@ -77,6 +80,7 @@ def load_folder(path: str, image_size: int, seed: int) -> DataSet:
     if len(classes) < 2:
         found = f"only the class {classes[0]!r}" if classes else "no images"
         raise FavoritError(f"{whole}: {found}: expected two or more folders, one for a class, with {' '.join(EXTENSIONS)} files in each")
+    image_size = image_size or _common_size(whole, classes) or SIDE
     train = _read(whole, classes, image_size)
     validation = test = None
     if divided:
@@ -91,6 +95,23 @@ def load_folder(path: str, image_size: int, seed: int) -> DataSet:
         train, test = Images(train.images[kept], train.labels[kept]), Images(train.images[aside], train.labels[aside])
     licence = citation = "yours"
     return make_dataset(f"folder:{path}", classes, train, test, validation=validation, licence=licence, citation=citation)
+
+
+def _common_size(folder: Path, classes: tuple[str, ...]) -> int | None:
+    """The side of the training images where all are squares of one size that is not too large to be kept."""
+    from PIL import Image
+
+    sizes: set[tuple[int, int]] = set()
+    for file in (file for name in classes for file in _files(folder / name)):
+        try:
+            with Image.open(file) as image:
+                sizes.add(image.size)
+        except Exception:
+            continue
+        if len(sizes) > 1:
+            return None
+    width, height = sizes.pop() if sizes else (0, 1)
+    return width if width == height <= LARGEST_KEPT else None
 
 
 def _refuse_strangers(root: Path) -> None:

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -46,7 +47,7 @@ class Loaded:
         return partial(torch.autocast, "cpu", torch.bfloat16, enabled=self.half)
 
     def predict(self, images: Tensor) -> Tensor:
-        """uint8 (N, C, H, W) of the data set's size -> probabilities (N, classes)."""
+        """uint8 (N, C, H, W) of the data set's size, a tensor or an array of numpy -> probabilities (N, classes)."""
         return self._each(lambda part: self.model(part).float().softmax(-1), images)
 
     def features(self, images: Tensor) -> Tensor:
@@ -55,6 +56,8 @@ class Loaded:
 
     def _each(self, function: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
         expected = (self.channels, *self.image_size)
+        if isinstance(images, np.ndarray):
+            images = torch.from_numpy(images)
         if not isinstance(images, Tensor):
             raise FavoritError(f"a run takes a tensor of images, not {type(images).__name__}: favorit predict reads files")
         if images.dtype != torch.uint8 or tuple(images.shape[1:]) != expected:
