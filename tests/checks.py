@@ -153,14 +153,17 @@ def mask_equals_removal(build: Build) -> None:
 
 def all_masked_is_finite(build: Build) -> None:
     """An image with no key to look at makes no NaN, neither its own nor others'; forward and the explicit weights agree on it."""
-    q, k, v = tensors(9, 16)
     mask = torch.ones(BATCH, 9, dtype=torch.bool)
     mask[0] = False
-    mixer = build(head_dim=16, tokens=9)
-    out = mixer(q, k, v, key_mask=mask)
-    assert_close(out, mixer.weights(q, k, key_mask=mask) @ v, 1e-5)
-    assert_close(out[1:], mixer(q[1:], k[1:], v[1:]), 1e-5)
-    assert all(g.isfinite().all() for g in gradients(out, q, k, v))
+    for length in (1.0, 1e3):
+        for causal in {False, _has_causal(build)}:
+            q, k, v = (length * x.detach() for x in tensors(9, 16))
+            q, k, v = q.requires_grad_(), k.requires_grad_(), (v / length).detach().requires_grad_()
+            mixer = build(head_dim=16, tokens=9, causal=causal)
+            out = mixer(q, k, v, key_mask=mask)
+            assert_close(out, mixer.weights(q, k, key_mask=mask) @ v, 1e-5)
+            assert_close(out[1:], mixer(q[1:], k[1:], v[1:]), 1e-5)
+            assert all(g.isfinite().all() for g in gradients(out, q, k, v))
 
 
 def finite_at_any_norm(build: Build) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from checks import assert_close, builder, gradients, tensors
 from favorit.attention import Linear, causal, softmax, streamed
@@ -151,3 +154,35 @@ def test_short_sequences_need_no_guard_where_features_have_a_floor_and_have_one_
     q, k = -q.abs(), -k.abs()
     assert_close(mixer(q, k, v), v.mean(-2, keepdim=True).expand_as(v), 1e-12)
     assert_close(mixer(q, k, v), mixer.weights(q, k) @ v, 1e-12)
+
+
+@pytest.mark.parametrize("spec", ["relu(m=8)", "favor(m=8)", "exp", "learned(m=5)"])
+def test_a_mixer_can_be_pickled(spec: str) -> None:
+    mixer = builder(spec)(head_dim=6, tokens=9)
+    q, k, v = tensors(9, 6)
+    assert torch.equal(pickle.loads(pickle.dumps(mixer))(q, k, v), mixer(q, k, v))
+
+
+def test_causal_gradients_grow_with_tokens_and_not_with_their_square() -> None:
+    """Every piece of the sequence adds to gradients of its own size: bytes that operations write, for twice the tokens twice as many."""
+
+    def written(tokens: int) -> int:
+        mixer = builder("relu(m=16)")(head_dim=4, tokens=tokens, causal=True)
+        q, k, v = tensors(tokens, 4)
+        out = mixer(q, k, v).sum()
+        with _Written() as counter:
+            torch.autograd.grad(out, (q, k, v))
+        return counter.total
+
+    assert written(4096) < 2.2 * written(2048)
+
+
+class _Written(TorchDispatchMode):
+    """The numbers that operations return."""
+
+    total = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        self.total += sum(x.numel() for x in torch.utils._pytree.tree_leaves(out) if isinstance(x, torch.Tensor))
+        return out

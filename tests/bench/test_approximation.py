@@ -183,7 +183,7 @@ MADE = [
 def test_the_sentence_says_where_random_features_pay_and_what_to_do_elsewhere():
     said = conclude(MADE)
     assert "at std 0.25 from m=256 on (favor 0.05, uniform 0.06)" in said
-    assert ", but not at std 1 (favor 1.9, uniform 0.79) up to m=1024: there shrink q and k" in said
+    assert ", but not at std 1 (favor 1.9, uniform 0.79) up to m=1024: there keep softmax, or shrink q and k for random" in said
     assert said.count(". ") == 0
     assert "shrink" not in conclude([each for each in MADE if each.std == 0.25])
 

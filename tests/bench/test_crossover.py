@@ -119,7 +119,7 @@ def test_advice_uses_the_faster_softmax() -> None:
 
 def test_advice_where_it_never_and_always_pays() -> None:
     slow = made({SDPA: SQUARE, SOFTMAX: SQUARE, "favor": dict.fromkeys(SQUARE, 100.0)})
-    assert advice(slow, 160, 8, 400).endswith("at no count up to here does it pay")
+    assert advice(slow, 160, 8, 400).endswith("at none of the measured counts does it pay")
     fast = made({SDPA: SQUARE, SOFTMAX: SQUARE, "relu": dict.fromkeys(SQUARE, 0.01)})
     assert advice(fast, 160, 8, 400).partition("; a whole model")[0].endswith("already at 50 tokens it is no slower")
 
@@ -132,7 +132,7 @@ def test_the_grid_ends_where_it_is_told_and_holds_what_is_advised() -> None:
 
 def test_the_figure_shows_the_ratios_and_where_they_pass_one() -> None:
     content = panels(POINTS)
-    assert [panel.curve for panel in content] == ["forward", "training", "training memory"]
+    assert [panel.curve for panel in content] == ["forward", "training", "forward memory", "training memory"]
     lines = {line.mixer: line for line in content[1].lines}
     assert set(lines) == {SOFTMAX, "relu", "favor"}
     assert lines["relu"].tokens == (50, 100, 200, 400)
@@ -184,7 +184,7 @@ def test_the_command_writes_table_advice_csv_figure_and_json(
     report = json.loads(printed.out.splitlines()[-1])
     assert report["advice"] in printed.err
     assert report["advice"].startswith("at 8x8 with patch 2 (17 tokens) ")
-    assert {one["curve"] for one in report["crossings"]} == {"forward", "training", "training memory"}
+    assert {one["curve"] for one in report["crossings"]} == {"forward", "training", "forward memory", "training memory"}
     assert set(pandas.read_csv(out)["tokens"]) == {5, 17}
     assert figure.read_bytes().startswith(b"\x89PNG")
 
@@ -192,3 +192,10 @@ def test_the_command_writes_table_advice_csv_figure_and_json(
 def test_the_command_says_that_the_grid_ends_too_early(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(monkeypatch, "--most-tokens", "100") == 2
     assert "785 tokens, more than --most-tokens 100" in capsys.readouterr().err
+
+
+def test_advice_where_a_mixer_wins_here_but_not_on_the_whole() -> None:
+    """One lucky measurement at a count among others that go down again: no crossing, and no crash."""
+    times = {16: 10.0, 32: 10.0, 64: 10.0, 128: 10.0}
+    points = made({SDPA: times, SOFTMAX: times, "relu": {16: 30.0, 32: 9.0, 64: 30.0, 128: 30.0}})
+    assert "trains 1.1x faster than the faster softmax; at fewer tokens keep softmax" in advice(points, 40, 8, 32)

@@ -197,7 +197,7 @@ def test_m_is_never_lowered():
     layer = replace(found(mixer="favor(m=512)", own=0.4, m64=0.1), features=512)
     advice = advise(layer)
     assert (advice.verdict, advice.mixer) == ("favor(m=512) does not follow softmax", "favor(m=512)")
-    assert "favor(m=64) would, with error 0.1" in advice.reason
+    assert "favor(m=64) would, with error 0.1, with features drawn anew: train.redraw" in advice.reason
     assert advise(replace(layer, features=32)).verdict == "raise m to 64"
 
 

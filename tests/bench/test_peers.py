@@ -117,8 +117,9 @@ def test_the_list_is_what_the_command_promises() -> None:
 
 def test_words_choose_among_the_comparisons_of_a_case() -> None:
     assert peers.chosen("attention", "relu") == ["attention: relu(m={m}) / performer-pytorch"]
+    assert peers.chosen("attention", "favor(m=32)", 32) == ["attention: favor(m={m}) / performer-pytorch"]
     assert [key.partition(":")[0] for key in peers.chosen("all", "performer-pytorch")] == ["attention", "attention", "step", "step"]
-    with pytest.raises(FavoritError, match="'relo' is in no comparison of attention: there are softmax / torch SDPA; relu"):
+    with pytest.raises(FavoritError, match="'relo' is in no comparison of attention: there are softmax / torch SDPA; relu\\(m=128\\) / "):
         peers.chosen("attention", "relo")
 
 

@@ -7,6 +7,7 @@ import math
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 
@@ -147,15 +148,18 @@ def test_a_matrix_of_tokens_is_foreseen() -> None:
 
 
 def test_what_one_image_needs_is_foreseen_from_few_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The features that causal attention keeps count; the foreseen bytes are those that are then there."""
+    """The foreseen bytes are those that are then there, of training the batch or of checking one image."""
     asked: list[float] = []
     monkeypatch.setattr(speed, "check_fits", lambda what, count, needed: asked.append(needed(count)))
-    size = speed.Size(batch=2, heads=2, tokens=1024, head_dim=4)
-    for spec in ("relu(m=16, causal=True)", "softmax"):
+    monkeypatch.setattr(speed, "PROBES", (1024, 2048))
+    size = speed.Size(batch=4, heads=2, tokens=3000, head_dim=4)
+    for spec in ("relu(m=512)", "favor(m=512)", "relu(m=16, causal=True)", "softmax", "linformer"):
         speed.check_memory(spec, size)
-        inputs = speed.make_inputs(size)
-        there = 4 * inputs[0].nbytes + memory.peak_bytes(speed.attention_calls(speed.build(spec, size), inputs)[speed.TRAINING])
-        assert 0.8 * there < asked.pop() < 2 * there
+        inputs, mixer = speed.make_inputs(size), speed.build(spec, size)
+        training = 4 * inputs[0].nbytes + memory.peak_bytes(speed.attention_calls(mixer, inputs)[speed.TRAINING])
+        checking = memory.peak_bytes(partial(speed.check, spec, mixer, *(x[:1] for x in inputs[:3])))
+        # Rather too much than too little: the room for a block, which does not grow with tokens, is taken to.
+        assert 0.7 < asked.pop() / max(training, checking) < 3, spec
 
 
 def test_models_in_all_layouts_are_nine() -> None:
@@ -263,3 +267,36 @@ def test_the_command_prints_the_published_table(monkeypatch: pytest.MonkeyPatch,
 def test_mistakes_are_one_line(arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(monkeypatch, "speed", *arguments) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_what_needs_no_memory_grows_by_none() -> None:
+    costs = speed.mixer_costs(["none"], [replace(SIZE, tokens=tokens) for tokens in (5, 9)], repeats=1)
+    assert {found.memory for found in speed.scalings(costs)} == {1.0}
+
+
+def test_mixers_have_a_share_of_the_limit() -> None:
+    """2 products of 2 N^2 D operations, three times of that with the backward."""
+    forward, training = speed.mixer_costs(["softmax"], [SIZE], repeats=1)
+    operations = 2 * 2 * SIZE.batch * SIZE.heads * SIZE.tokens**2 * SIZE.head_dim
+    assert forward.gemm_share is not None
+    assert training.gemm_share is not None
+    assert training.gemm_share * training.median == pytest.approx(3 * forward.gemm_share * forward.median)
+    assert forward.gemm_share * forward.median / 1e3 < operations / 1e9
+
+
+def test_a_place_that_cannot_be_written_is_said_before_anything_is_timed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(speed, "interleaved", lambda *_: pytest.fail("timed"))
+    assert run(monkeypatch, "speed", "--out", str(tmp_path / "nowhere" / "x.csv")) == 2
+    assert "there is no folder" in capsys.readouterr().err
+    assert run(monkeypatch, "speed", "--out", str(tmp_path)) == 2
+    assert "give the name of a file" in capsys.readouterr().err
+
+
+def test_models_say_which_path_each_layer_takes() -> None:
+    mixed = TINY.replace(layout="softmax|relu(m=4)", depth=2)
+    step, inference = models.model_costs({"tiny": mixed}, 4, repeats=1)
+    assert step.path.startswith("layer 1: ")
+    assert "; layer 2: all features at once: they are few" in step.path
+    assert inference.path.startswith("layer 1: torch's fused kernel")

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from favorit.attention import streamed
 from favorit.attention.blocks import even, slices
 from favorit.attention.kernel import Kernel
-from favorit.attention.streamed import SAFE, TINY
+from favorit.attention.streamed import SAFE, TINY, least_weight
 
 # Tokens of a block: weights within it are C M for each token, sums before it 2 M E whatever C is.
 BLOCK = 64
@@ -37,34 +37,41 @@ def prefix_sums(phi_q: Tensor, phi_k: Tensor, r: Tensor | None, v: Tensor, least
     # The normaliser is one more column of v: the sum of weights comes out of the same products as their sum of values.
     v_and_one = F.pad(v, (0, 1), value=1.0)
     state = v.new_zeros(v.shape[0], phi_k.shape[-1], v_and_one.shape[-1])
-    blocks, seen = [], v_and_one
+    sums, seen = [], v_and_one
     if r is not None:
         r = r.flatten(0, 1)
         seen = v_and_one * (r > -torch.inf)
         top = r.new_full((v.shape[0], 1, 1), torch.finfo(r.dtype).min)
-    for rows in slices(n_both, even(n_both, BLOCK)):
-        phi_q_C, phi_C, v_C = phi_q[:, rows], phi_k[:, rows], v_and_one[:, rows]
+    rows = slices(n_both, even(n_both, BLOCK))
+    # Pieces of one split, whose gradients are put together once; each slice of its own would have a gradient as large as the whole.
+    q_pieces, k_pieces, v_pieces = (_pieces(x, rows) for x in (phi_q, phi_k, v_and_one))
+    r_pieces = None if r is None else _pieces(r, rows)
+    for number, place in enumerate(rows):
+        phi_q_C, phi_C, v_C = q_pieces[number], k_pieces[number], v_pieces[number]
         within, before, scaled = torch.bmm(phi_q_C, phi_C.mT), torch.bmm(phi_q_C, state), v_C
-        if r is not None:
-            r_C = r[:, rows]
+        if r_pieces is not None:
+            r_C = r_pieces[number]
             tops = torch.maximum(r_C.cummax(-2).values, top)
             within = within * torch.exp(torch.minimum(r_C.mT - tops, torch.zeros_like(tops)))
             before, last = before * torch.exp(top - tops), tops[:, -1:]
             state, scaled, top = state * torch.exp(top - last), torch.exp(r_C - last) * v_C, last
-        blocks.append(torch.baddbmm(before, within.tril(), v_C))
-        if rows.stop < n_queries:
+        sums.append(torch.baddbmm(before, within.tril(), v_C))
+        if place.stop < n_queries:
             state = torch.baddbmm(state, phi_C.mT, scaled)
     if n_queries > n_both:
         # Queries beyond the last key see all keys.
-        blocks.append(torch.bmm(phi_q[:, n_both:], state))
-    sums = torch.cat(blocks, -2)
+        sums.append(torch.bmm(q_pieces[-1], state))
+    values, weight = torch.cat(sums, -2).split([v.shape[-1], 1], -1)
     if r is None and least > SAFE:
-        return (sums[..., :-1] / sums[..., -1:]).view(shape)
+        return (values / weight).view(shape)
     totals = seen[:, :n_both].cumsum(-2)
     totals = torch.cat([totals, totals[:, -1:].expand(-1, n_queries - n_both, -1)], -2)
-    mean = (sums + TINY * totals) / totals[..., -1:].clamp(min=1)
-    # Where no key is seen yet the mean weight is 0 and so is every sum: the quotient needs any denominator but 0.
-    return (mean[..., :-1] / mean[..., -1:].clamp(min=TINY)).view(shape)
+    return ((values + TINY * totals[..., :-1]) / (weight + least_weight(totals[..., -1:]))).view(shape)
+
+
+def _pieces(x: Tensor, rows: list[slice]) -> tuple[Tensor, ...]:
+    """(G,N,...) in these rows, and what is left behind them."""
+    return x.split([*(place.stop - place.start for place in rows), x.shape[1] - rows[-1].stop], 1)
 
 
 def recomputed(attend: Attend, kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:

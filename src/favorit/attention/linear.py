@@ -55,8 +55,10 @@ class Linear(Mixer):
         batch, heads, tokens, features = *q.shape[:2], max(q.shape[-2], k.shape[-2]), self.kernel.features
         sums = f"prefix sums over blocks of {BLOCK} tokens at most, of " if self.causal else ""
         if not self._in_blocks(q, k):
-            return f"{sums}all features at once: they are few, or torch.compile is at work"
-        again = f"their {features} features stay in cache, recomputed going back"
+            why = "torch.compile is at work" if torch.compiler.is_compiling() else "they are few"
+            return f"{sums}all features at once: {why}"
+        back = ", recomputed going back" if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad) else ""
+        again = f"their {features} features stay in cache{back}"
         if self.causal:
             images, together = part_sizes(batch, heads, tokens, features)
             return f"{sums}{together} of the {heads} heads of {images} images at a time: {again}"

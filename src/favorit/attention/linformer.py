@@ -56,8 +56,9 @@ class Linformer(Mixer):
     def weights(self, q: Tensor, k: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
         with full_precision(q, k) as (q, k):
             scores = q @ self._project(self._E, _keep(k, key_mask)).mT / q.shape[-1] ** 0.5
-            everything = torch.eye(k.shape[-2], dtype=q.dtype, device=q.device).expand(*k.shape[:2], -1, -1)
-            return scores.softmax(-1) @ self._project(self._F, _keep(everything, key_mask))
+            of_slots = scores.softmax(-1)
+            first, rest = of_slots[..., : self.prefix], of_slots[..., self.prefix :] @ self._F.to(q.dtype)
+            return _keep(torch.cat([first, rest], -1).mT, key_mask).mT
 
     def resize(self, old: Grid, new: Grid) -> None:
         ratio = self._E.shape[-1] / torch.Size(new).numel()

@@ -33,12 +33,16 @@ class Homogeneous(NamedTuple):
     slope: Callable[[Tensor, Tensor], Tensor]  # (gradient of f, f) -> gradient of x, in place of the first
 
 
-HOMOGENEOUS = {
-    "relu": Homogeneous(
-        lambda x, room: torch.clamp_min(x, 0, out=room),
-        lambda grad, f: torch.ops.aten.threshold_backward.grad_input(grad, f, 0, grad_input=grad),
-    ),
-}
+def _relu_into(x: Tensor, room: Tensor) -> Tensor:
+    return torch.clamp_min(x, 0, out=room)
+
+
+def _relu_slope(grad: Tensor, f: Tensor) -> Tensor:
+    return torch.ops.aten.threshold_backward.grad_input(grad, f, 0, grad_input=grad)
+
+
+# Named functions: a model that holds them can be pickled.
+HOMOGENEOUS = {"relu": Homogeneous(_relu_into, _relu_slope)}
 
 
 class Pointwise(Kernel):

@@ -39,6 +39,11 @@ def finite(r: Tensor) -> Tensor:
     return r.clamp(min=torch.finfo(r.dtype).min)
 
 
+def least_weight(count: Tensor) -> Tensor:
+    """d n for n keys seen. Where none is, all sums are 0 and any denominator but 0 will do: with 1 gradients stay small too."""
+    return torch.where(count > 0, TINY * count, 1.0)
+
+
 def plain(phi_q: Tensor, phi_k: Tensor, r: Tensor | None, v: Tensor, least: float = 0.0) -> Tensor:
     """The same in a few lines, all features at once: for features that are few, and for `torch.compile`. No feature is below `least`."""
     shape = (*phi_q.shape[:-1], v.shape[-1])
@@ -51,8 +56,7 @@ def plain(phi_q: Tensor, phi_k: Tensor, r: Tensor | None, v: Tensor, least: floa
     if r is not None:
         r = r.flatten(0, 1)
         kept, scale = r > -torch.inf, torch.exp(r - finite(r.amax(-2, keepdim=True)))
-        # Where no key is seen all sums are 0: the quotient needs any denominator but 0.
-        few = TINY * kept.sum(-2, keepdim=True).clamp(min=1)
+        few = least_weight(kept.sum(-2, keepdim=True))
         seen, v, z = v * kept, v * scale, phi_k * scale
     sums = torch.baddbmm(TINY * seen.sum(-2, keepdim=True), phi_q, torch.bmm(phi_k.mT, v))
     return (sums / (_row_sums(phi_q, z) + few)).view(shape)
@@ -83,9 +87,8 @@ class _Streamed(torch.autograd.Function):
         out, weight = v.new_empty(*q.shape[:-1], v.shape[-1]), v.new_empty(*q.shape[:2], 1, q.shape[2])
         v_and_one, kept = _with_one(v), _kept(key_mask, k)
         seen = (v_and_one if kept is None else v_and_one * kept).sum(-2, keepdim=True)
-        # What every query gets: d times the sum of v and the number of keys, of which there is 1 at least.
-        rest = TINY * seen
-        rest[..., -1:].clamp_(min=TINY)
+        # What every query gets: d times the sum of v and the number of keys.
+        rest = torch.cat([TINY * seen[..., :-1], least_weight(seen[..., -1:])], -1)
         for q_GND, k_GND, v_GNE, kept_GN, seen_GE, all_get, kz_GEM, top_G, out_GND, weight_GN in _blocks(
             groups, q, k, v_and_one, kept, seen, rest, kz, top, out, weight
         ):

@@ -30,6 +30,8 @@ from favorit.spec import PositiveInt, Registry, Spec, parse
 Estimate = Callable[[Tensor, Tensor], Tensor]
 """(B,H,N,D), (B,H,N,D) -> (B,H,N,N): weights, each row up to a factor."""
 
+# QK-norm starts with unit weights: entries of q and k have a mean square of 1.
+QK_NORM_STD = 1.0
 UNIFORM = "uniform"
 SERIES = (
     "favor",
@@ -153,19 +155,28 @@ def conclude(points: Sequence[Point]) -> str:
         return "No kernel that a mixer could have was measured."
     won: list[str] = []
     lost: list[str] = []
+    lost_at: list[float] = []
     for baseline in (point for point in points if point.kernel == UNIFORM):
         here = [point for point in growing or usable if point.std == baseline.std]
         better = [point for point in here if point.error < baseline.error]
         # The fewest features that do, else the nearest to it.
         shown = min(better, key=lambda point: (point.m or 0, point.error)) if better else min(here, key=lambda point: point.error)
         at = f"at std {baseline.std:g}" + (f" from m={shown.m} on" if better and growing else "")
+        if not better:
+            lost_at.append(baseline.std)
         (won if better else lost).append(f"{at} ({shown.kernel} {shown.error:.2g}, uniform {baseline.error:.2g})")
     subject, reach = ("Random features", f" up to m={max(point.m or 0 for point in growing)}") if growing else ("These kernels", "")
     said = [f"{subject} beat uniform averaging {', '.join(won)}"] if won else []
     if lost:
-        cure = "there shrink q and k (narrower heads; model.qk_norm=True holds their std near 1) or keep softmax"
+        cure = _cure(lost_at)
         said.append(f"{'not' if won else f'{subject} do not beat uniform averaging'} {', '.join(lost)}{reach}: {cure}")
     return f"{', but '.join(said)}."
+
+
+def _cure(stds: Sequence[float]) -> str:
+    """What to do at a std at which no kernel follows softmax: QK-norm helps only where it makes q and k shorter."""
+    norm = f"model.qk_norm=True holds their std near {QK_NORM_STD:g}; " if min(stds) > QK_NORM_STD else ""
+    return f"there keep softmax, or shrink q and k for random features ({norm}narrower heads)"
 
 
 def _specs(text: str, counts: Sequence[int]) -> list[Spec]:

@@ -24,7 +24,12 @@ SDPA, SOFTMAX = "SDPA", "softmax"
 GRID = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)
 NEAR = 1.1
 # What is compared: the name of a curve, what is timed for it, and whether its time or its memory counts.
-CURVES = {"forward": (FORWARD, "median"), "training": (TRAINING, "median"), "training memory": (TRAINING, "memory")}
+CURVES = {
+    "forward": (FORWARD, "median"),
+    "training": (TRAINING, "median"),
+    "forward memory": (FORWARD, "memory"),
+    "training memory": (TRAINING, "memory"),
+}
 
 
 @dataclass(frozen=True)
@@ -143,9 +148,12 @@ def advice(points: Sequence[Point], image: int, patch: int, tokens: int) -> str:
     ratio = speed[mixer][tokens]
     found, always = crossing(list(speed[mixer]), list(speed[mixer].values()))
     if ratio < 1:
-        where = "and at no count up to here does it pay" if found is None else f"it pays from about {found:.0f} tokens on"
+        where = "and at none of the measured counts does it pay" if found is None else f"it pays from about {found:.0f} tokens on"
         return f"{place} keep softmax: attention by {mixer}, the fastest of the others, trains at {ratio:.2f} of its speed, {where}"
-    below = f"already at {found:.0f} tokens it is no slower" if always or found is None else f"below {found:.0f} tokens keep softmax"
+    if found is None:  # it wins here, but not on the curve as a whole
+        below = "at fewer tokens keep softmax"
+    else:
+        below = f"already at {found:.0f} tokens it is no slower" if always else f"below {found:.0f} tokens keep softmax"
     whole = "a whole model gains less: favorit bench speed --preset"
     return f"{place} attention by {mixer} trains {ratio:.1f}x faster than the faster softmax; {below}; {whole}"
 

@@ -63,7 +63,14 @@ def _of_another(layer: Finding) -> Advice:
     if layer.own_distance < NEAR:
         reason = f"attention does little here: its rows differ from uniform ones by {layer.own_distance:.1%}"
         return _change(layer, UNIFORM, f"{UNIFORM} does as well", reason)
-    nearer = f"{_nearest(layer)}{_hint(layer)}" if found is None else f"{found} would, with error {layer.errors[found]:.2g}"
+    if found is None:
+        nothing = min(layer.errors[name] for name in _tried(layer)) >= own
+        nearer = "no kernel tried is nearer" if nothing else f"{_nearest(layer)}{_hint(layer)}"
+    else:
+        # Features that are drawn anew serve better than its own: the model has come to lean on what its own happen to miss.
+        leans = parse(found).name == parse(layer.mixer).name
+        nearer = f"{found} would, with error {layer.errors[found]:.2g}"
+        nearer += ", with features drawn anew: train.redraw draws them while it trains" if leans else ""
     return _keep(layer, f"{layer.mixer} does not follow softmax", f"{errors}; {nearer}")
 
 

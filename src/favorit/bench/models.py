@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -25,6 +27,7 @@ def model_costs(models: dict[str, ModelConfig], batch: int, *, repeats: int = 7)
     """A whole training step (loss, backward, AdamW) and inference of models."""
     calls: dict[Key, Callable[[], Any]] = {}
     flops: dict[Key, int] = {}
+    paths: dict[Key, str] = {}
     for name, config in models.items():
         model = create_model(config, seed=0)
         (optimizer,) = adamw(model, lr=1e-6, weight_decay=0.0)
@@ -34,11 +37,24 @@ def model_costs(models: dict[str, ModelConfig], batch: int, *, repeats: int = 7)
         images, labels = _examples(config, batch)
         calls[name, STEP, model.tokens] = partial(step, images, labels)
         calls[name, INFERENCE, model.tokens] = partial(forward, model, images)
+        paths[name, STEP, model.tokens] = _by_layers(model.paths(batch))
+        with torch.no_grad():
+            paths[name, INFERENCE, model.tokens] = _by_layers(model.paths(batch))
         of_batch = batch * measure.flops(model, images[:1])[""]
         flops[name, STEP, model.tokens], flops[name, INFERENCE, model.tokens] = 3 * of_batch, of_batch
     limit = measure.gemm_limit()
     times = interleaved(calls, repeats)
-    return [cost(key, times[key], call, batch, 1e3 * flops[key] / times[key].median / limit) for key, call in calls.items()]
+    shares = {key: 1e3 * flops[key] / times[key].median / limit for key in calls}
+    return [replace(cost(key, times[key], call, batch, shares[key]), path=paths[key]) for key, call in calls.items()]
+
+
+def _by_layers(paths: list[str]) -> str:
+    """['a', 'a', 'b'] -> 'layers 1-2: a; layer 3: b'."""
+    said = []
+    for path, group in groupby(enumerate(paths, 1), key=lambda numbered: numbered[1]):
+        numbers = [number for number, _ in group]
+        said.append(f"{f'layer {numbers[0]}' if len(numbers) == 1 else f'layers {numbers[0]}-{numbers[-1]}'}: {path}")
+    return "; ".join(said)
 
 
 def all_layouts(models: dict[str, ModelConfig]) -> dict[str, ModelConfig]:

@@ -50,12 +50,12 @@ class Row:
     peer_epoch: float | None = None
 
 
-def chosen(case: str, only: str = "") -> list[str]:
+def chosen(case: str, only: str = "", m: int = Sizes.m) -> list[str]:
     """The comparisons of a case, by key, that have the words `only` in what is ours or in the peer's name; `all` is every case."""
     cases = {comparison.case for comparison in COMPARISONS.values()}
     if case != "all" and case not in cases:
         raise unknown("case", case, [*cases, "all"])
-    of_case = {key: f"{it.name} / {it.peer}" for key, it in COMPARISONS.items() if case in ("all", it.case)}
+    of_case = {key: f"{it.name.format(m=m)} / {it.peer}" for key, it in COMPARISONS.items() if case in ("all", it.case)}
     if not (keys := [key for key, name in of_case.items() if only in name]):
         raise FavoritError(f"--only {only!r} is in no comparison of {case}: there are {'; '.join(dict.fromkeys(of_case.values()))}")
     return keys

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from favorit import measure
 from favorit.attention import Mixer, build_mixer
 from favorit.bench.memory import check_fits, grows_with_square, peak_bytes
 from favorit.bench.spread import Spread, interleaved
@@ -25,10 +26,10 @@ Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 Key = tuple[str, str, int]
 
 FORWARD, TRAINING = "forward", "forward+backward"
-# Token counts at which one image shows how memory grows: above every path of its own for short sequences, and small.
 # Explicit weights of a check, for each head.
 MOST_CHECKED = 1 << 18
-PROBES = (128, 256)
+# Token counts at which one image shows how memory grows: above every path of its own for short sequences, and small.
+PROBES = (2048, 4096)
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,7 @@ def mixer_costs(specs: Iterable[str], sizes: Sequence[Size], *, repeats: int = 1
     """Forward and forward+backward of mixers, each first checked against its explicit weights; a wrong one is not timed."""
     calls: dict[Key, Callable[[], Any]] = {}
     paths: dict[Key, str] = {}
+    flops: dict[Key, int] = {}
     specs = list(specs)
     for size in sizes:
         for spec in specs:
@@ -92,11 +94,15 @@ def mixer_costs(specs: Iterable[str], sizes: Sequence[Size], *, repeats: int = 1
             for what, call in attention_calls(mixer, inputs).items():
                 calls[spec, what, size.tokens] = call
             paths[spec, TRAINING, size.tokens] = mixer.explain(*inputs[:3])
+            forward_flops = measure.flops(mixer, *inputs[:3])[""]
+            flops[spec, FORWARD, size.tokens], flops[spec, TRAINING, size.tokens] = forward_flops, 3 * forward_flops
             with torch.no_grad():
                 paths[spec, FORWARD, size.tokens] = mixer.explain(*inputs[:3])
     batches = {size.tokens: size.batch for size in sizes}
+    limit = measure.gemm_limit()
     times = interleaved(calls, repeats)
-    return [replace(cost(key, times[key], call, batches[key[2]]), path=paths[key]) for key, call in calls.items()]
+    shares = {key: 1e3 * flops[key] / times[key].median / limit for key in calls}
+    return [replace(cost(key, times[key], call, batches[key[2]], shares[key]), path=paths[key]) for key, call in calls.items()]
 
 
 def cost(key: Key, times: Spread, call: Callable[[], Any], batch: int, gemm_share: float | None = None) -> Cost:
@@ -116,7 +122,8 @@ def scalings(costs: Iterable[Cost]) -> list[Scaling]:
         group.sort(key=lambda one: one.tokens)
         times, memory = [one.microseconds_per_token for one in group], [one.bytes_per_token for one in group]
         if len(group) > 1:
-            found.append(Scaling(name, what, group[0].tokens, group[-1].tokens, max(times) / min(times), max(memory[1:]) / memory[0]))
+            growth = max(memory[1:]) / memory[0] if memory[0] else 1.0
+            found.append(Scaling(name, what, group[0].tokens, group[-1].tokens, max(times) / min(times), growth))
     return found
 
 
@@ -138,16 +145,21 @@ def attention_calls(attend: Attend, inputs: tuple[Tensor, Tensor, Tensor, Tensor
 
 
 def check_memory(spec: str, size: Size) -> None:
-    """An error before anything large is allocated, from what one image of few tokens needs."""
-    probes = PROBES if size.tokens > PROBES[-1] else (-(-size.tokens // 2), size.tokens)
+    """An error before anything large is allocated, from what one image of few tokens needs to be trained and to be checked."""
+    small, large = PROBES if size.tokens > PROBES[-1] else (-(-size.tokens // 2), size.tokens)
 
-    def of_one_image(tokens: int) -> int:
-        small = replace(size, batch=1, tokens=tokens)
-        inputs = make_inputs(small)
-        return 4 * inputs[0].nbytes + peak_bytes(attention_calls(build(spec, small), inputs)[TRAINING])
+    def of_one_image(tokens: int) -> tuple[int, int]:
+        one = replace(size, batch=1, tokens=tokens)
+        inputs, mixer = make_inputs(one), build(spec, one)
+        training = 4 * inputs[0].nbytes + peak_bytes(attention_calls(mixer, inputs)[TRAINING])
+        return training, peak_bytes(partial(check, spec, mixer, *inputs[:3]))
 
-    one_image = grows_with_square(probes[0], of_one_image(probes[0]), probes[1], of_one_image(probes[1]))
-    check_fits("tokens", size.tokens, lambda tokens: size.batch * one_image(tokens))
+    training, checking = (
+        grows_with_square(small, at_small, large, at_large)
+        for at_small, at_large in zip(of_one_image(small), of_one_image(large), strict=True)
+    )
+    # All images are trained at once; explicit weights are made for one.
+    check_fits("tokens", size.tokens, lambda tokens: max(size.batch * training(tokens), checking(tokens)))
 
 
 def check(spec: str, mixer: Mixer, q: Tensor, k: Tensor, v: Tensor) -> None:

@@ -47,9 +47,10 @@ def approximation(
     from favorit.bench.approximation import SERIES, Setting, approximate, conclude
     from favorit.bench.approximation_figure import draw, panels, save
     from favorit.bench.speed import write_csv
-    from favorit.cli.console import open_console
+    from favorit.cli.console import check_places, open_console
     from favorit.cli.progress import long_work
 
+    check_places(out=out, figure=figure)
     console = open_console(stderr=as_json)
     setting = Setting(head_dim, tokens, tuple(stds or Setting.stds), numbers("--m", m), draws, seed)
     with long_work(console, "measuring") as listen:

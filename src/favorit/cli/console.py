@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
+
+from favorit.errors import FavoritError
 
 WIDE = 200
 
@@ -15,6 +18,17 @@ def open_console(stderr: bool = False) -> Console:
     """A console; a pipe or a file has no width of its own, and nothing is cut there."""
     console = Console(stderr=stderr, highlight=False)
     return console if console.is_terminal else Console(stderr=stderr, highlight=False, width=WIDE)
+
+
+def check_places(**places: Path | None) -> None:
+    """An error for a file that cannot be written, before the work that it is to hold is done: option -> where."""
+    for option, place in places.items():
+        if place is None:
+            continue
+        if not place.parent.is_dir():
+            raise FavoritError(f"--{option} {place}: there is no folder {place.parent}: make it first")
+        if place.is_dir() or not place.suffix:
+            raise FavoritError(f"--{option} {place}: give the name of a file with an ending, such as .csv or .png")
 
 
 def open_table(title: str | None = None, **columns: str) -> Table:

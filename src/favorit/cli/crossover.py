@@ -41,7 +41,7 @@ def crossover(
     from favorit.bench.crossover_figure import draw, panels
     from favorit.bench.speed import write_csv
     from favorit.cli.allocator import keep_large_buffers
-    from favorit.cli.console import open_console
+    from favorit.cli.console import check_places, open_console
     from favorit.cli.progress import long_work
     from favorit.errors import FavoritError
 
@@ -51,6 +51,7 @@ def crossover(
             f"--image {image} --patch {patch} makes {advised} tokens, more than --most-tokens {most_tokens}: raise that, or choose others"
         )
     grid = sorted({*tokens, advised}) if tokens else grid_to(most_tokens, advised)
+    check_places(out=out, figure=figure)
     keep_large_buffers()
     console = open_console(stderr=as_json)
     points: list[Point] = []

@@ -44,12 +44,16 @@ def peers(
     from favorit.bench.peers import chosen, compare
     from favorit.bench.speed import write_csv
     from favorit.cli.allocator import LARGEST
-    from favorit.cli.console import open_console
+    from favorit.cli.console import check_places, open_console
     from favorit.cli.progress import long_work
+    from favorit.data.datasets import DATASETS
     from favorit.data.sources import data_directory, present
 
+    check_places(out=out)
     console = open_console(stderr=as_json)
-    keys = chosen(case, only)
+    keys = chosen(case, only, m)
+    if data is not None:
+        DATASETS.canonical(data)  # a mistake in its name shows before anything is timed
     source = data or ("cifar10" if present("cifar10", data_directory(data_dir)) else Sizes.data)
     sizes = Sizes(batch, heads, tokens, head_dim, m, depth, source, None if data_dir is None else str(data_dir))
     machine = measure.fingerprint()

@@ -46,7 +46,7 @@ def speed(
     from favorit.bench.models import all_layouts, model_costs
     from favorit.bench.speed import Size, mixer_costs, scalings, write_csv
     from favorit.cli.allocator import keep_large_buffers
-    from favorit.cli.console import open_console
+    from favorit.cli.console import check_places, open_console
     from favorit.cli.settings import parse_settings
     from favorit.errors import FavoritError
     from favorit.model import preset
@@ -57,6 +57,7 @@ def speed(
         raise FavoritError("--preset times whole models, --mixer and --tokens attention alone: give the one or the other")
     if not presets and (settings or layouts):
         raise FavoritError("--set and --layouts are for whole models: name one with --preset")
+    check_places(out=out)
     keep_large_buffers()
     beside: dict[str, tuple[published.Table, list[Beside]]] = {}
     if presets:
@@ -84,7 +85,7 @@ def speed(
     if explain:
         for cost in costs:
             where = f"{cost.name}, {cost.what}, {cost.tokens} tokens"
-            console.print(f"{where}: {cost.path or 'as its layers'}", markup=False, soft_wrap=True)
+            console.print(f"{where}: {cost.path}", markup=False, soft_wrap=True)
     if out is not None:
         write_csv(costs, out)
     if as_json:
