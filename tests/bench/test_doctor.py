@@ -342,11 +342,16 @@ def test_grids_hold_what_is_drawn(run):
             assert value == pytest.approx(cell.errors["favor(m=16)"] / cell.errors["uniform"])
             assert content.lengths[layer][head] == cell.length
             assert content.idle[layer][head] == (cell.errors["uniform"] < 0.05)
+            assert content.own is not None
+            assert content.own[layer][head] == pytest.approx(cell.errors["own"] / cell.errors["uniform"])
     figure = draw(replace(content, relative=((0.2, 3.0), (1.0, 400.0)), idle=((False, True), (False, False))), "title")
-    left, right = figure.axes[:2]
-    assert [text.get_text() for text in left.texts] == ["0.20", "3.00", "1.00", "400"]
-    assert len(right.texts) == 4
-    assert left.images[0].get_array().mask.tolist() == [[False, True], [False, False]]
+    own, swept, lengths = figure.axes[:3]
+    assert [text.get_text() for text in swept.texts] == ["0.20", "1.00", "400"], "no number where it means nothing"
+    assert (len(own.texts), len(lengths.texts)) == (3, 4)
+    assert swept.images[0].get_array().mask.tolist() == [[False, True], [False, False]]
+    all_softmax = [replace(each, errors={**each.errors, "own": 0.0}) for each in findings]
+    assert grids(all_softmax).own is None
+    assert len(draw(grids(all_softmax), "title").axes) == 2 * 2, "two maps and their scales"
 
 
 def test_the_command_prints_tables_advice_csv_and_json(run, tmp_path: Path, capsys: pytest.CaptureFixture[str]):

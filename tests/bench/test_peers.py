@@ -154,6 +154,13 @@ def test_an_epsilon_is_told_apart_from_the_formula(monkeypatch: pytest.MonkeyPat
     assert "without its epsilon" in peers.judge(found, SIZES, None)[1]
 
 
+def test_what_one_image_cannot_hold_is_said_before_it_is_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("favorit.bench.comparison.PROBES", (16, 32))
+    monkeypatch.setattr(measure, "free_memory", lambda: 1 << 24)
+    with pytest.raises(FavoritError, match=r"tokens=100000000 needs .* GiB and 0.0 are free: at most \d+ tokens fit"):
+        agreement(COMPARISONS["attention: softmax / torch SDPA"], replace(SIZES, tokens=100_000_000))
+
+
 def test_what_may_be_timed() -> None:
     assert peers.judge(Agreement(2e-7, 2e-7, 10.0, 1), SIZES, None) == (True, "equal to 2e-07")
     assert peers.judge(Agreement(0.0, 0.0, 10.0, 1), SIZES, None) == (True, "equal bit for bit")

@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from favorit import measure
-from favorit.bench.memory import peak_bytes
+from favorit.bench.memory import check_fits, grows_with_square, peak_bytes
 from favorit.bench.models import training_step
+from favorit.bench.speed import PROBES
 from favorit.training.optim import adamw
 
 Call = Callable[[], Any]
@@ -96,6 +97,7 @@ class Agreement:
 
 def agreement(comparison: Comparison, sizes: Sizes, compiled: bool = False) -> Agreement:
     """Builds both sides with the same weights and compares them on the batch that will be timed: a smaller one may take another path."""
+    _check_one_image(comparison, sizes)
     ours, theirs = comparison.ours.build(sizes), comparison.theirs.build(sizes)
     needed = sum(_bytes_of_image(module, comparison, sizes) for module in (ours, theirs))
     flops = 3 * sizes.batch * measure.flops(ours, *comparison.inputs(replace(sizes, batch=1)))[""]
@@ -109,6 +111,19 @@ def agreement(comparison: Comparison, sizes: Sizes, compiled: bool = False) -> A
     with comparison.exactly():
         exact = _values_and_gradients(theirs, inputs)
     return Agreement(_difference(mine, exact), _difference(mine, _values_and_gradients(theirs, inputs)), needed, flops)
+
+
+def _check_one_image(comparison: Comparison, sizes: Sizes) -> None:
+    """An error before anything large is allocated, from what fewer tokens need; models have as many tokens as their images say."""
+
+    def needed(tokens: int) -> int:
+        one = replace(sizes, batch=1, tokens=tokens)
+        modules = (comparison.ours.build(one), comparison.theirs.build(one))
+        return sum(peak_bytes(partial(_values_and_gradients, module, comparison.inputs(one))) for module in modules)
+
+    small, large = PROBES
+    if sizes.tokens > large:
+        check_fits("tokens", sizes.tokens, grows_with_square(small, needed(small), large, needed(large)))
 
 
 def _values_and_gradients(module: Callable[..., Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from favorit.bench.approximation import UNIFORM
-from favorit.bench.doctor_advice import LITTLE
-from favorit.bench.doctor_tally import SWEPT, Finding
+from favorit.bench.doctor_advice import LITTLE, ROUNDING
+from favorit.bench.doctor_tally import OWN, SWEPT, Finding
 from favorit.spec import parse
 
 if TYPE_CHECKING:
@@ -25,13 +25,15 @@ WIDEST = 10.0
 
 @dataclass(frozen=True)
 class Grids:
-    """Rows are layers, columns heads: the error of `kernel` over that of uniform averaging, and the mean of |q||k|/sqrt(D).
+    """Rows are layers, columns heads: the error of the model's own mixers and of `kernel`, each over that of uniform averaging, and the
+    mean of |q||k|/sqrt(D).
 
-    `idle` heads lose so little by averaging that the ratio means nothing.
+    `own` is None where every mixer is softmax; `idle` heads lose so little by averaging that ratios mean nothing.
     """
 
     kernel: str
     mixers: tuple[str, ...]
+    own: Grid | None
     relative: Grid
     lengths: Grid
     idle: tuple[tuple[bool, ...], ...]
@@ -43,37 +45,41 @@ def grids(findings: Sequence[Finding]) -> Grids:
     swept = [name for name in whole[0].errors if parse(name).name == SWEPT]
     kernel = max(swept, key=lambda name: parse(name).kwargs["m"])
     rows = [[finding for finding in findings if finding.layer == layer.layer and finding.head is not None] for layer in whole]
+
+    def relative(name: str) -> Grid:
+        return tuple(tuple(head.errors[name] / max(head.errors[UNIFORM], 1e-9) for head in row) for row in rows)
+
     return Grids(
         kernel=kernel,
         mixers=tuple(layer.mixer for layer in whole),
-        relative=tuple(tuple(head.errors[kernel] / max(head.errors[UNIFORM], 1e-9) for head in row) for row in rows),
+        own=relative(OWN) if any(layer.errors[OWN] >= ROUNDING for layer in whole) else None,
+        relative=relative(kernel),
         lengths=tuple(tuple(head.length for head in row) for row in rows),
         idle=tuple(tuple(head.errors[UNIFORM] < LITTLE for head in row) for row in rows),
     )
 
 
 def draw(content: Grids, title: str) -> Figure:
-    """Two maps side by side, each cell with its number."""
+    """Maps side by side, each cell with its number."""
     from matplotlib.colors import LogNorm, Normalize
     from matplotlib.figure import Figure
 
     layers, heads = len(content.mixers), len(content.lengths[0])
-    figure = Figure(figsize=(5.0 + 1.3 * heads, 2.2 + 0.55 * layers), layout="constrained")
+    errors = {f"error of {content.kernel}, uniform = 1": content.relative}
+    if content.own is not None:
+        errors = {"error of its own mixers, uniform = 1": content.own, **errors}
+    # A title needs three inches, however few heads there are.
+    width = 2.0 + (len(errors) + 1) * max(3.4, 0.7 * heads + 1.2)
+    figure = Figure(figsize=(width, 2.2 + 0.55 * layers), layout="constrained")
     figure.suptitle(title, fontsize=13, fontweight="bold", x=0.01, ha="left")
-    left, right = figure.subplots(1, 2, sharey=True)
-    ratio = _map(
-        figure,
-        left,
-        content.relative,
-        f"error of {content.kernel}, uniform averaging = 1",
-        "RdBu_r",
-        LogNorm(1 / WIDEST, WIDEST),
-        content.idle,
-    )
-    ratio.set_ticks([0.1, 0.3, 1, 3, 10], labels=["0.1", "0.3", "1", "3", "10"])
-    ratio.ax.minorticks_off()
+    *first, last = figure.subplots(1, len(errors) + 1, sharey=True)
+    left = first[0]
+    for axes, (name, values) in zip(first, errors.items(), strict=True):
+        ratio = _map(figure, axes, values, name, "RdBu_r", LogNorm(1 / WIDEST, WIDEST), content.idle)
+        ratio.set_ticks([0.1, 0.3, 1, 3, 10], labels=["0.1", "0.3", "1", "3", "10"])
+        ratio.ax.minorticks_off()
     longest = max(max(row) for row in content.lengths)
-    _map(figure, right, content.lengths, "mean of |q||k|/sqrt(D)", "viridis", Normalize(0, longest), ((False,) * heads,) * layers)
+    _map(figure, last, content.lengths, "mean of |q||k|/sqrt(D)", "viridis", Normalize(0, longest), ((False,) * heads,) * layers)
     left.set_yticks(range(layers), [f"{number}  {mixer}" for number, mixer in enumerate(content.mixers, 1)])
     left.set_ylabel("layer")
     if any(any(row) for row in content.idle):
@@ -89,7 +95,9 @@ def _map(figure: Figure, axes: Axes, values: Grid, title: str, colours: str, nor
     image = axes.imshow(shown, cmap=colours, norm=norm, aspect="auto")
     axes.set_facecolor("#d8d8d8")
     for (row, column), value in np.ndenumerate(shown.data):
-        red, green, blue, _ = (1, 1, 1, 1) if grey[row][column] else image.cmap(norm(value))
+        if grey[row][column]:
+            continue
+        red, green, blue, _ = image.cmap(norm(max(value, norm.vmin or value)))
         ink = "black" if 0.3 * red + 0.59 * green + 0.11 * blue > 0.55 else "white"
         axes.text(column, row, f"{value:.2f}" if value < 10 else f"{value:.0f}", ha="center", va="center", fontsize=9, color=ink)
     axes.set_xticks(range(shown.shape[1]), [str(head) for head in range(1, shown.shape[1] + 1)])
