@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+# Panels side by side: time above, memory below.
+COLUMNS = 2
+
+
 @dataclass(frozen=True)
 class Line:
     """One mixer: SDPA over it at each token count, and N* where that passes 1 inside the grid."""
@@ -51,13 +55,14 @@ def draw(content: Sequence[Panel], title: str) -> Figure:
     """A panel for each curve, both axes logarithmic; above 1 a mixer wins, and a ring marks where it begins to."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(1.2 + 4.2 * len(content), 4.4), layout="constrained")
+    rows = -(-len(content) // COLUMNS)
+    figure = Figure(figsize=(1.6 + 4.4 * COLUMNS, 0.5 + 3.4 * rows), layout="constrained")
     figure.suptitle(title, fontsize=12, fontweight="bold", x=0.01, ha="left")
-    row = figure.subplots(1, len(content), squeeze=False)[0]
-    for panel, axes in zip(content, row, strict=True):
+    grid = figure.subplots(rows, COLUMNS, squeeze=False)
+    for panel, axes in zip(content, grid.flat, strict=True):
         _draw_panel(axes, panel)
-    row[0].set_ylabel("SDPA / mixer: above 1 the mixer wins")
-    figure.legend(*row[0].get_legend_handles_labels(), loc="outside right center", frameon=False, fontsize=9)
+    figure.supylabel("SDPA / mixer: above 1 the mixer wins", fontsize=10)
+    figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside right center", frameon=False, fontsize=9)
     return figure
 
 

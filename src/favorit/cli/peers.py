@@ -63,6 +63,8 @@ def peers(
         for row in compare(keys, sizes, repeats=repeats, mmap_threshold=LARGEST, compiled=compiled):
             rows.append(row)
             listen(len(rows), total)
+            if not console.is_terminal:
+                console.print(f"{len(rows)} of {total}: {row.ours} / {row.peer}: {row.check}", markup=False, soft_wrap=True)
     title = f"{machine['threads']} threads, {machine['processor']}, batch {batch}; median of {repeats}, each in its own process, in turn"
     console.print(_table(title, rows), markup=False)
     notes = [
