@@ -5,6 +5,7 @@ What reads run folders needs no torch: the names that do are imported when they 
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from favorit.training.events import Begin, Checkpoint, End, Epoch, Event, Step
@@ -16,9 +17,10 @@ if TYPE_CHECKING:
 __all__ = ["Begin", "Checkpoint", "End", "Epoch", "Event", "Run", "Step", "load", "train"]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module 'favorit.training' has no attribute {name!r}")
-    from favorit.training import loaded, run
+_HOMES = {"Run": "run", "train": "run", "load": "loaded"}
 
-    return getattr(loaded if name == "load" else run, name)
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'favorit.training' has no attribute {name!r}")
+    return getattr(import_module(f"favorit.training.{_HOMES[name]}"), name)
