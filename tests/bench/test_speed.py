@@ -158,8 +158,7 @@ def test_what_one_image_needs_is_foreseen_from_few_tokens(monkeypatch: pytest.Mo
         inputs, mixer = speed.make_inputs(size), speed.build(spec, size)
         training = 4 * inputs[0].nbytes + memory.peak_bytes(speed.attention_calls(mixer, inputs)[speed.TRAINING])
         checking = memory.peak_bytes(partial(speed.check, spec, mixer, *(x[:1] for x in inputs[:3])))
-        # Rather too much than too little: the room for a block, which does not grow with tokens, is taken to.
-        assert 0.6 < asked.pop() / max(training, checking) < 3, spec
+        assert 0.8 < asked.pop() / max(training, checking) < 2, spec
 
 
 def test_models_in_all_layouts_are_nine() -> None:

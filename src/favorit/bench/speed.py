@@ -148,11 +148,12 @@ def check_memory(spec: str, size: Size) -> None:
     """An error before anything large is allocated, from what one image of few tokens needs to be trained and to be checked."""
     small, large = PROBES if size.tokens > PROBES[-1] else (-(-size.tokens // 2), size.tokens)
 
-    def of_one_image(tokens: int) -> tuple[int, int]:
-        one = replace(size, batch=1, tokens=tokens)
-        inputs, mixer = make_inputs(one), build(spec, one)
+    def of_one_image(tokens: int) -> tuple[float, int]:
+        # Of two images: what a mixer copies for each image of a batch, it does not copy for a single one.
+        few = replace(size, batch=min(size.batch, 2), tokens=tokens)
+        inputs, mixer = make_inputs(few), build(spec, few)
         training = 4 * inputs[0].nbytes + peak_bytes(attention_calls(mixer, inputs)[TRAINING])
-        return training, peak_bytes(partial(check, spec, mixer, *inputs[:3]))
+        return training / few.batch, peak_bytes(partial(check, spec, mixer, *(x[:1] for x in inputs[:3])))
 
     training, checking = (
         grows_with_square(small, at_small, large, at_large)
