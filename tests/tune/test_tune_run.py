@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from optuna.trial import TrialState
+from torch.utils.flop_counter import FlopCounterMode
 
 import favorit.tuning
-from favorit import FavoritError
+from favorit import FavoritError, measure
+from favorit.measure import Timing
 from favorit.training import Epoch, Event
 from favorit.tuning import objective
 from favorit.tuning.events import Began, Over, Planned, Trained
@@ -229,7 +232,17 @@ def test_a_run_pruned_by_another_study_goes_on(tmp_path: Path):
 # Accuracy and latency
 
 
-def test_two_objectives_have_a_front(tmp_path: Path):
+def test_two_objectives_have_a_front(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def count(calls: dict[str, Callable[[], Any]], repeats: int) -> dict[str, Timing]:
+        """The products of each call in the place of its seconds: they are the same on a busy machine."""
+        found = {}
+        for name, call in calls.items():
+            with FlopCounterMode(display=False) as counter:
+                call()
+            found[name] = Timing(*[float(counter.get_total_flops())] * 3, repeats)
+        return found
+
+    monkeypatch.setattr(measure, "time_interleaved", count)
     fields = {"model.depth": "choice(1, 6)", "train.lr": "choice(0.02, 1e-7)"}
     result, _ = search(tmp_path, fields, objectives=("accuracy", "latency"))
     assert [trial.state for trial in result.trials] == ["complete"] * 4
@@ -237,7 +250,7 @@ def test_two_objectives_have_a_front(tmp_path: Path):
         accuracy, latency = trial.values
         assert accuracy == favorit.Run(tmp_path / trial.run).result["validation"]["accuracy"]
         assert latency == trial.latency["one"] > 0
-        assert trial.latency["batch"] > latency
+        assert trial.latency["batch"] == objective.BATCH * latency
         assert trial.latency["images"] == objective.BATCH
     beaten = [
         a
@@ -247,13 +260,11 @@ def test_two_objectives_have_a_front(tmp_path: Path):
     assert set(map(id, result.front)) == {id(trial) for trial in result.trials} - set(map(id, beaten))
     assert list(result.front) == sorted(result.front, key=lambda trial: -trial.values[0])
     deep, shallow = ([t.values[1] for t in result.trials if t.fields["model.depth"] == depth] for depth in (6, 1))
-    assert min(deep) > max(shallow), "six layers take longer than one"
+    assert deep[0] == deep[1] > shallow[0] == shallow[1], "six layers take longer than one, whatever the rate"
     assert result.best == Space("", fields, easy()).config(result.front[0].fields)
 
 
 def test_latency_of_another_machine_is_not_mixed_in(tmp_path: Path, monkeypatch):
-    from favorit import measure
-
     options = dict(fields={"model.depth": "choice(1, 2)"}, objectives=("accuracy", "latency"))
     search(tmp_path, **options, trials=1)
     here = measure.fingerprint()
