@@ -43,15 +43,16 @@ def test_help_names_the_verbs_in_under_four_tenths_of_a_second():
         times = os.times()
         return times.children_user + times.children_system
 
-    seconds = []
-    for _ in range(5):
+    def seconds() -> float:
         start = spent()
         done = process("--help")
-        seconds.append(spent() - start)
-    assert done.returncode == 0
-    assert "list" in done.stdout
-    assert "show" in done.stdout
-    assert min(seconds) < 0.4
+        assert done.returncode == 0
+        assert "list" in done.stdout
+        assert "show" in done.stdout
+        return spent() - start
+
+    # The least of many tries: neighbours on the machine slow a process down even in its own time.
+    assert any(seconds() < 0.4 for _ in range(25))
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["list", "--help"], ["show", "--help"], ["--version"]], ids=" ".join)
