@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from favorit.attention import Mixer, build_mixer
+from favorit.attention.mixer import Tokens
 from favorit.spec import Spec, parse
 
 Build = Callable[..., Mixer]
@@ -93,6 +94,25 @@ def queries_are_alone(build: Build) -> None:
             assert_close(alone, rows, 1e-11)
             for mine, twin in zip(gradients(alone, *wanted), gradients(rows, *wanted), strict=True):
                 assert_close(mine, twin, 1e-9)
+
+
+def reading_is_forward(build: Build) -> None:
+    """Tokens whose keys and values are not made, read by few queries and by more than a head is wide: values and gradients."""
+    source = torch.Generator().manual_seed(7)
+    for causal in {False, _has_causal(build)}:
+        for n_queries in (1, 3, 4, 65):
+            for biased in (True, False):
+                mixer = build(head_dim=4, tokens=65, causal=causal).double()
+                q = tensors(n_queries, 4, dtype=torch.float64)[0]
+                shapes = [(BATCH, 65, 10), (2, HEADS, 4, 10), (2, HEADS, 4)][: 2 + biased]
+                parts = [torch.randn(shape, generator=source, dtype=torch.float64).requires_grad_() for shape in shapes]
+                tokens = Tokens(parts[0], parts[1], parts[2] if biased else None)
+                k, v = torch.einsum("bnc,khdc->kbhnd", *parts[:2]) + (parts[2][:, None, :, None] if biased else 0.0)
+                wanted = (q, *parts, *mixer.parameters())
+                read, made = mixer.read(q, tokens), mixer(q, k, v)
+                assert_close(read, made, 1e-11)
+                for mine, twin in zip(gradients(read, *wanted), gradients(made, *wanted), strict=True):
+                    assert_close(mine, twin, 1e-9)
 
 
 def rows_sum_to_one(build: Build) -> None:
@@ -238,6 +258,7 @@ MIXER_CHECKS: dict[str, Callable[[Build], None]] = {
         weights_times_value_is_forward,
         other_number_of_queries,
         queries_are_alone,
+        reading_is_forward,
         rows_sum_to_one,
         non_negative,
         constant_value_passes,

@@ -141,6 +141,14 @@ def _sums_instead_of_means(build: Build) -> Build:
     return wrapped
 
 
+def _reads_unscaled(**shape: Any) -> Mixer:
+    """Softmax that reads tokens as if scores of a head were as wide as they are."""
+    mixer = builder("softmax")(**shape)
+    right = mixer.read
+    mixer.read = lambda q, tokens: right(q * (q.shape[-1] / tokens.x.shape[-1]) ** 0.5, tokens)  # type: ignore[method-assign]
+    return mixer
+
+
 def _centres_queries(build: Build) -> Build:
     """Each row depends on all queries, so that the last block of a model would depend on how many it is given."""
 
@@ -164,5 +172,6 @@ MUTANTS: dict[str, tuple[Build, str]] = {
     "sums in half precision": (_with_mixer(_HalfPrecisionSums, "relu"), "finite_at_any_norm"),
     "masks ignored": (_ignores_mask(builder("relu")), "mask_equals_removal"),
     "queries that know of each other": (_centres_queries(builder("softmax")), "queries_are_alone"),
+    "scores of tokens scaled by their width": (_reads_unscaled, "reading_is_forward"),
     "weights without a normaliser": (_sums_instead_of_means(builder("relu")), "rows_sum_to_one"),
 }

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils.flop_counter import FlopCounterMode
 
 from checks import assert_close, builder, gradients, tensors
 from favorit import Attention, FavoritError, build_mixer
@@ -42,6 +45,59 @@ def test_any_grid_and_prefix(rows: int, columns: int, prefix: int, mixer: str, p
     w = layer.weights(x, grid=(rows, columns), prefix=prefix)
     assert w.shape == (2, 4, x.shape[1], x.shape[1])
     assert_close(w.sum(-1), torch.ones(2, 4, x.shape[1]), 1e-5)
+
+
+def reading(layer: Attention) -> tuple[torch.Tensor, int]:
+    """What the first token gets, checked against the layer that gives all, and the products (FLOPs) of getting it."""
+    x = torch.randn(2, 7, 16, dtype=torch.float64, requires_grad=True)
+    with FlopCounterMode(display=False) as counter:
+        read = layer(x, grid=(2, 3), prefix=1, reads=1)
+    whole = layer(x, grid=(2, 3), prefix=1)[:, :1]
+    assert_close(read, whole, 1e-12)
+    for mine, twin in zip(gradients(read, x, *layer.parameters()), gradients(whole, x, *layer.parameters()), strict=True):
+        assert_close(mine, twin, 1e-11)
+    return read, counter.get_total_flops()
+
+
+# All tokens to q, k and v of width 16.
+ALL_PROJECTED = 2 * 2 * 7 * 16 * 3 * 16
+
+
+def test_one_token_read_saves_the_projections_of_the_others() -> None:
+    layer = Attention(16, 2).double()
+    assert reading(layer)[1] < ALL_PROJECTED / 2
+    assert reading(Attention(16, 2, position="learned", qkv_bias=False).double())[1] < ALL_PROJECTED / 2
+    assert reading(Attention(16, 2, "relu(m=8)").double())[1] > ALL_PROJECTED / 2, "features need keys"
+    assert "folded" in layer.explain(2, 7, reads=1)
+    assert "folded" not in layer.explain(2, 7)
+
+
+@pytest.mark.parametrize("options", [dict(qk_norm=True), dict(position="rope2d"), dict(local="dwconv(3)")], ids=str)
+def test_where_something_acts_on_q_k_or_v_they_are_made(options: dict[str, Any]) -> None:
+    layer = Attention(16, 2, **options).double()
+    assert reading(layer)[1] > ALL_PROJECTED
+    assert "folded" not in layer.explain(2, 7, reads=1)
+
+
+@pytest.mark.parametrize("kind", ["forward_hook", "forward_pre_hook", "full_backward_hook", "full_backward_pre_hook"])
+@pytest.mark.parametrize("part", ["qkv", "mixer"])
+def test_who_watches_q_k_and_v_sees_all_of_them(part: str, kind: str) -> None:
+    layer, calls = Attention(16, 2).double(), []
+    getattr(layer.get_submodule(part), f"register_{kind}")(lambda module, *tensors: calls.append(tensors) or None)
+    assert reading(layer)[1] > ALL_PROJECTED
+    assert calls
+
+
+def test_a_projection_that_somebody_replaced_is_called() -> None:
+    class Adapted(torch.nn.Linear):
+        """As adapters of pretrained models are: a linear layer, and something of its own."""
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return 2 * super().forward(x)
+
+    layer = Attention(16, 2)
+    layer.qkv = Adapted(16, 48)
+    assert reading(layer.double())[1] > ALL_PROJECTED
 
 
 def test_a_local_convolution_sees_the_grid_and_not_the_prefix() -> None:

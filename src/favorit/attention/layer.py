@@ -9,13 +9,14 @@ import math
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from favorit import seeds
 from favorit.attention.local import LOCALS
-from favorit.attention.mixer import Mixer, build_mixer
+from favorit.attention.mixer import Mixer, Tokens, build_mixer
 from favorit.errors import FavoritError, positive
 from favorit.grids import Grid
-from favorit.position import Position, build_position
+from favorit.position import Position, Relative, build_position
 
 
 class Attention(nn.Module):
@@ -63,32 +64,67 @@ class Attention(nn.Module):
     ) -> Tensor:
         """(B,N,C) -> (B,N,C), or (B,reads,C): the first tokens only, from all keys. Without a grid the tokens lie in one row."""
         grid = (1, x.shape[1] - prefix) if grid is None else grid
+        if reads is not None and key_mask is None and self._is_plain():
+            return self._joined(self.mixer.read(*self._few(self._tokens(x, grid, prefix), reads)))
         q, k, v = self._qkv(x, grid, prefix)
         mixed = self.mixer(q if reads is None else q[:, :, :reads], k, v, key_mask=key_mask)
         if self.local is not None:
             mixed = mixed + self.local(v, grid, prefix)[:, :, : mixed.shape[2]]
-        return self.out(mixed.transpose(1, 2).flatten(2))
+        return self._joined(mixed)
 
     def weights(self, x: Tensor, grid: Grid, prefix: int = 0, key_mask: Tensor | None = None) -> Tensor:
         """(B,H,N,N): the attention map of these tokens, also where the mixer never forms one."""
         q, k, _ = self._qkv(x, grid, prefix)
         return self.mixer.weights(q, k, key_mask=key_mask)
 
-    def _qkv(self, x: Tensor, grid: Grid, prefix: int) -> tuple[Tensor, Tensor, Tensor]:
+    def explain(self, batch: int, tokens: int, reads: int | None = None) -> str:
+        """Which way a training batch takes through the mixer, and why."""
+        if reads is not None and self._is_plain():
+            return self.mixer.explain_read(*self._few(self.qkv.weight.new_zeros(batch, tokens, self.qkv.in_features), reads))
+        q, k, v = self.qkv.weight.new_empty(3, batch, self.heads, tokens, self.head_dim).requires_grad_()
+        return self.mixer.explain(q[:, :, :reads], k, v)
+
+    def _tokens(self, x: Tensor, grid: Grid, prefix: int) -> Tensor:
         self._check_prefix(prefix)
         if x.shape[1] != prefix + math.prod(grid):
             raise FavoritError(f"{x.shape[1]} tokens came, but prefix={prefix} and grid={tuple(grid)} make {prefix + math.prod(grid)}")
-        x = self.position.tokens(x, grid, prefix)
-        # Three views of one product: their gradients are put together in one copy.
-        q, k, v = (part.unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2) for part in self.qkv(x).chunk(3, -1))
+        return self.position.tokens(x, grid, prefix)
+
+    def _qkv(self, x: Tensor, grid: Grid, prefix: int) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = self._heads(self.qkv(self._tokens(x, grid, prefix)))
         q, k = self.position.qk(self.norm_q(q), self.norm_k(k), grid, prefix)
         return q, k, v
+
+    def _heads(self, packed: Tensor) -> list[Tensor]:
+        """q, k, v (B,H,N,D): views of one product, whose gradients are put together in one copy."""
+        return [part.unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2) for part in packed.chunk(3, -1)]
+
+    def _joined(self, mixed: Tensor) -> Tensor:
+        return self.out(mixed.transpose(1, 2).flatten(2))
+
+    def _is_plain(self) -> bool:
+        """Whether q, k and v are what `qkv` makes of the tokens and go to the mixer only, with nobody watching either of the two."""
+        moved = isinstance(self.norm_q, HeadNorm) or any(isinstance(part, Relative) for part in self.position.modules())
+        return type(self.qkv) is nn.Linear and not (moved or self.local or _is_watched(self.qkv) or _is_watched(self.mixer))
+
+    def _few(self, x: Tensor, reads: int) -> tuple[Tensor, Tokens]:
+        """The queries (B,H,reads,D) of the first tokens, and all tokens with what makes keys and values of them."""
+        parts = (3, self.heads, self.head_dim)
+        weight, bias = self.qkv.weight.unflatten(0, parts), None if self.qkv.bias is None else self.qkv.bias.unflatten(0, parts)
+        q = F.linear(x[:, :reads], weight[0].flatten(0, 1), None if bias is None else bias[0].flatten())
+        q = q.unflatten(-1, parts[1:]).transpose(1, 2)
+        return q, Tokens(x, weight[1:], None if bias is None else bias[1:])
 
     def _check_prefix(self, prefix: int) -> None:
         if prefix and self.mixer.causal:
             raise FavoritError(
                 f"a causal mixer with prefix={prefix} (head=cls) is not valid: the first token sees itself only; use head=mean or seqpool"
             )
+
+
+def _is_watched(module: nn.Module) -> bool:
+    """Whether somebody put a hook on its calls, which would not come or come with other tensors."""
+    return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks)
 
 
 class HeadNorm(nn.RMSNorm):

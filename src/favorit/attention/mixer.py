@@ -8,14 +8,30 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from favorit import seeds
 from favorit.errors import positive
 from favorit.grids import Grid
 from favorit.spec import Registry, Spec
+
+
+class Tokens(NamedTuple):
+    """Tokens x (B,N,C) whose keys and values are still to be made: k_j = W_k x_j + b_k and v_j = W_v x_j + b_v in each head."""
+
+    x: Tensor
+    weight: Tensor  # (2,H,D,C): W_k and W_v
+    bias: Tensor | None  # (2,H,D)
+
+    def keys_and_values(self) -> tuple[Tensor, Tensor]:
+        """(B,H,N,D) twice, from one product."""
+        both = F.linear(self.x, self.weight.flatten(0, 2), None if self.bias is None else self.bias.flatten())
+        k, v = both.unflatten(-1, self.weight.shape[:3]).unbind(2)
+        return k.transpose(1, 2), v.transpose(1, 2)
 
 
 class Mixer(nn.Module, ABC):
@@ -40,6 +56,15 @@ class Mixer(nn.Module, ABC):
     def explain(self, q: Tensor, k: Tensor, v: Tensor) -> str:
         """Which way these tensors take through the mixer, and why; most have one way."""
         return "one form for all sizes"
+
+    def read(self, q: Tensor, tokens: Tokens) -> Tensor:
+        """forward(q, k, v) of the few queries that a head reads; a mixer that can do without keys and values saves making them."""
+        return self(q, *tokens.keys_and_values())
+
+    def explain_read(self, q: Tensor, tokens: Tokens) -> str:
+        """Which way `read` takes, and why."""
+        k = q.new_empty(*q.shape[:2], tokens.x.shape[1], q.shape[-1]).requires_grad_(q.requires_grad)
+        return self.explain(q, k, k)
 
     def resize(self, old: Grid, new: Grid) -> None:
         """Fits parameters that depend on the token grid to another grid. Most mixers have none."""

@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from favorit.attention.blocks import even, slices
-from favorit.attention.mixer import MIXERS, Mixer, allowed_keys, full_precision
+from favorit.attention.mixer import MIXERS, Mixer, Tokens, allowed_keys, full_precision
 
 # Up to this many tokens, training on a CPU is 1.1 to 1.5 times faster with explicit weights in blocks than with torch's fused kernel
 # (LOG.md), as long as the weights that are kept, in numbers, are worth the calls, and small beside the activations of a model.
@@ -48,6 +48,27 @@ class Softmax(Mixer):
             )
         return "torch's fused kernel"
 
+    def read(self, q: Tensor, tokens: Tokens) -> Tensor:
+        """out_i = W_v sum_j w_ij x_j + b_v, w_i = softmax((W_k^T q_i) . x_j / sqrt(D)): b_k adds the same to all scores of a query.
+
+        No product is as large as all tokens times a projection. All heads see the same tokens, and so are more queries of one head.
+        """
+        if not self._folds(q):
+            return super().read(q, tokens)
+        seen = self(*_folded(q, tokens)).unflatten(2, q.shape[1:3])[:, 0]
+        out = torch.einsum("bhic,hdc->bhid", seen, tokens.weight[1])
+        return out if tokens.bias is None else out + tokens.bias[1].unsqueeze(1)
+
+    def explain_read(self, q: Tensor, tokens: Tokens) -> str:
+        if not self._folds(q):
+            return super().explain_read(q, tokens)
+        few = f"projections folded into the queries, {q.shape[-2]} to a head of width {q.shape[-1]}"
+        return f"{few}: {self.explain(*_folded(q, tokens))}"
+
+    def _folds(self, q: Tensor) -> bool:
+        """Whether scores of C-wide tokens are fewer operations than the projections: H Nq C < C H D for each token."""
+        return not self.causal and q.shape[-2] < q.shape[-1]
+
     def weights(self, q: Tensor, k: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
         with full_precision(q, k) as (q, k):
             scores = q @ k.mT / q.shape[-1] ** 0.5
@@ -56,6 +77,13 @@ class Softmax(Mixer):
                 return scores.softmax(-1)
             # A row without keys is 0/0; torch's kernel returns zeros there, and so does this.
             return scores.masked_fill(~allowed, -torch.inf).softmax(-1).masked_fill(~allowed, 0.0)
+
+
+def _folded(q: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor, Tensor]:
+    """q, k, v of one head as wide as the tokens (B,1,H Nq,C), (B,1,N,C): W_k^T q, scaled as if a head were D wide, and x twice."""
+    x, of_keys = tokens.x.unsqueeze(1), tokens.weight[0]
+    asked = torch.einsum("bhid,hdc->bhic", q * (x.shape[-1] / q.shape[-1]) ** 0.5, of_keys)
+    return asked.flatten(1, 2).unsqueeze(1), x, x
 
 
 def is_short(q: Tensor, k: Tensor, v: Tensor) -> bool:

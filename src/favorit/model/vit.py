@@ -109,10 +109,8 @@ class ViT(nn.Module):
 
     def paths(self, batch: int) -> list[str]:
         """The way a training batch of this size takes through the mixer of each layer."""
-        shape = (batch, self.config.heads, self.tokens, self.config.head_dim or self.config.dim // self.config.heads)
-        q, k, v = (torch.empty(shape, device=next(self.parameters()).device, requires_grad=True) for _ in range(3))
-        *mixers, last = [module.mixer for module in self.modules() if isinstance(module, Attention)]
-        return [*(mixer.explain(q, k, v) for mixer in mixers), last.explain(q[:, :, : self.head.reads], k, v)]
+        *others, last = [module for module in self.modules() if isinstance(module, Attention)]
+        return [*(layer.explain(batch, self.tokens) for layer in others), last.explain(batch, self.tokens, self.head.reads)]
 
     def redraw(self, index: int) -> None:
         """Draws the random features of all layers anew; does nothing in evaluation mode."""
