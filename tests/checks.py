@@ -113,6 +113,12 @@ def reading_is_forward(build: Build) -> None:
                 assert_close(read, made, 1e-11)
                 for mine, twin in zip(gradients(read, *wanted), gradients(made, *wanted), strict=True):
                     assert_close(mine, twin, 1e-9)
+                for half, around in ((tokens.x.bfloat16(), False), (tokens.x.float(), True)):
+                    coarse = [part.to(half.dtype) for part in (q, *parts)]
+                    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=around):
+                        found = mixer.to(half.dtype).read(coarse[0], Tokens(half, coarse[2], coarse[3] if biased else None))
+                    assert found.dtype == torch.bfloat16
+                    assert_close(found.double(), made, 0.1)
 
 
 def rows_sum_to_one(build: Build) -> None:
@@ -189,6 +195,8 @@ def all_masked_is_finite(build: Build) -> None:
 def finite_at_any_norm(build: Build) -> None:
     """Outputs and gradients are finite for norms from 1e-4 to 1e4, in fp32 and under bf16 and fp16 autocast."""
     norms = (1e-4, 1.0, 1e2, 1e4)
+    # Of tokens [k, v] the first half is the key of every head, the second its value.
+    halves = torch.eye(32).view(2, 1, 16, 32).expand(2, HEADS, 16, 32)
     for dtype in (None, torch.bfloat16, torch.float16):
         for norm_q in norms:
             for norm_k in norms:
@@ -198,9 +206,12 @@ def finite_at_any_norm(build: Build) -> None:
                     q_scaled, k_scaled = (norm * x / x.norm(dim=-1, keepdim=True) for norm, x in ((norm_q, q), (norm_k, k)))
                     with torch.autocast("cpu", dtype=dtype or torch.bfloat16, enabled=dtype is not None):
                         out = mixer(q_scaled, k_scaled, v)
+                        read = mixer.read(q_scaled[:, :, :1], Tokens(torch.cat([k_scaled[:, 0], v[:, 0]], -1), halves, None))
                     place = f"autocast {dtype}, |q| {norm_q}, |k| {norm_k}, causal {causal}"
                     assert out.isfinite().all(), place
-                    for g in torch.autograd.grad(out.float().sum(), (q, k, v, *mixer.parameters()), allow_unused=True):
+                    assert read.isfinite().all(), f"reading, {place}"
+                    both = out.float().sum() + read.float().sum()
+                    for g in torch.autograd.grad(both, (q, k, v, *mixer.parameters()), allow_unused=True):
                         assert g is None or g.isfinite().all(), f"gradient, {place}"
 
 

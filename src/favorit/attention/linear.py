@@ -13,8 +13,9 @@ from torch import Tensor
 
 from favorit.attention import streamed as in_blocks
 from favorit.attention.causal import BLOCK, part_sizes, prefix_sums, recomputed
+from favorit.attention.few import few_weights
 from favorit.attention.kernel import Kernel, or_zero
-from favorit.attention.mixer import MIXERS, Mixer, allowed_keys, full_precision, is_full_precision, output_dtype
+from favorit.attention.mixer import MIXERS, Mixer, Tokens, allowed_keys, full_precision, is_full_precision, output_dtype
 from favorit.attention.streamed import TINY, finite, plain
 from favorit.errors import FavoritError
 from favorit.spec import Registry, parameters_of
@@ -41,7 +42,7 @@ class Linear(Mixer):
             return self._attend(q, k, v, key_mask).to(dtype)
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
-        if not self._in_blocks(q, k):
+        if not self._in_blocks(_tokens(q, k)):
             return self._at_once(q, k, v, key_mask)
         if self.causal:
             return recomputed(self._at_once, self.kernel, q, k, v, key_mask)
@@ -51,10 +52,30 @@ class Linear(Mixer):
         reduce = prefix_sums if self.causal else plain
         return reduce(self.kernel.queries(q), *self._keys(k, key_mask), v, self.kernel.least)
 
+    def read(self, q: Tensor, tokens: Tokens) -> Tensor:
+        """out_i = W_v sum_j w_ij x_j + b_v: with fewer queries than a head is wide, weights and then tokens are fewer products than sums
+        over keys and values."""
+        if not self._weighs(q, tokens):
+            return super().read(q, tokens)
+        with full_precision(q, tokens.keys()) as (q, k):
+            w = few_weights(self.kernel, q, k)
+        mixed = torch.bmm(w.flatten(1, 2).to(tokens.x.dtype), tokens.x)
+        return tokens.values(mixed.unflatten(1, w.shape[1:3]))
+
+    def explain_read(self, q: Tensor, tokens: Tokens) -> str:
+        if not self._weighs(q, tokens):
+            return super().explain_read(q, tokens)
+        first = f"weights first, as there are {q.shape[-2]} queries to a head of width {q.shape[-1]}, and values folded"
+        return f"{first}; {super().explain_read(q, tokens)}"
+
+    def _weighs(self, q: Tensor, tokens: Tokens) -> bool:
+        """Whether weights are fewer products than sums over keys, and features many: a function of shapes."""
+        return not self.causal and q.shape[-2] < q.shape[-1] and self._in_blocks(q.shape[:2].numel() * tokens.x.shape[1])
+
     def explain(self, q: Tensor, k: Tensor, v: Tensor) -> str:
         batch, heads, tokens, features = *q.shape[:2], max(q.shape[-2], k.shape[-2]), self.kernel.features
         sums = f"prefix sums over blocks of {BLOCK} tokens at most, of " if self.causal else ""
-        if not self._in_blocks(q, k):
+        if not self._in_blocks(_tokens(q, k)):
             why = "torch.compile is at work" if torch.compiler.is_compiling() else "they are few"
             return f"{sums}all features at once: {why}"
         back = ", recomputed going back" if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad) else ""
@@ -77,15 +98,19 @@ class Linear(Mixer):
             w = (phi_q @ phi_k.mT) * torch.exp(scale - finite(scale.amax(-1, keepdim=True)))
             return (w + TINY * kept.to(w)) / count / (w.sum(-1, keepdim=True) / count + TINY)
 
-    def _in_blocks(self, q: Tensor, k: Tensor) -> bool:
-        """Whether features are worth cutting into blocks: a function of shapes."""
-        tokens = max(q.numel(), k.numel()) // q.shape[-1]
+    def _in_blocks(self, tokens: int) -> bool:
+        """Whether the features of so many tokens, of all heads together, are worth cutting into blocks."""
         # In this order: a compiler that met the sizes first would compile once for each answer.
         return not torch.compiler.is_compiling() and tokens * self.kernel.features > in_blocks.FEW_NUMBERS
 
     def _keys(self, k: Tensor, key_mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
         phi_k, r = self.kernel.keys(k)
         return phi_k, r if key_mask is None else or_zero(r, phi_k).masked_fill(~key_mask[:, None, :, None], -torch.inf)
+
+
+def _tokens(q: Tensor, k: Tensor) -> int:
+    """Of all heads of all images together."""
+    return max(q.numel(), k.numel()) // q.shape[-1]
 
 
 KERNELS: Registry[Kernel] = Registry("kernel", context=("head_dim", "layer", "seed"))

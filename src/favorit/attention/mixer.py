@@ -27,6 +27,16 @@ class Tokens(NamedTuple):
     weight: Tensor  # (2,H,D,C): W_k and W_v
     bias: Tensor | None  # (2,H,D)
 
+    def keys(self) -> Tensor:
+        """(B,H,N,D)."""
+        keys = F.linear(self.x, self.weight[0].flatten(0, 1), None if self.bias is None else self.bias[0].flatten())
+        return keys.unflatten(-1, self.weight.shape[1:3]).transpose(1, 2)
+
+    def values(self, mixed: Tensor) -> Tensor:
+        """W_v sum_j w_ij x_j + b_v = sum_j w_ij v_j, of weights that sum to one: (B,H,I,C) -> (B,H,I,D)."""
+        values = torch.einsum("bhic,hdc->bhid", mixed, self.weight[1])
+        return values if self.bias is None else values + self.bias[1].unsqueeze(1).to(values.dtype)
+
     def keys_and_values(self) -> tuple[Tensor, Tensor]:
         """(B,H,N,D) twice, from one product."""
         both = F.linear(self.x, self.weight.flatten(0, 2), None if self.bias is None else self.bias.flatten())

@@ -55,9 +55,7 @@ class Softmax(Mixer):
         """
         if not self._folds(q):
             return super().read(q, tokens)
-        seen = self(*_folded(q, tokens)).unflatten(2, q.shape[1:3])[:, 0]
-        out = torch.einsum("bhic,hdc->bhid", seen, tokens.weight[1])
-        return out if tokens.bias is None else out + tokens.bias[1].unsqueeze(1)
+        return tokens.values(self(*_folded(q, tokens)).unflatten(2, q.shape[1:3])[:, 0])
 
     def explain_read(self, q: Tensor, tokens: Tokens) -> str:
         if not self._folds(q):

@@ -11,8 +11,6 @@ Shapes: B batch, H heads, N tokens, D head width, E = D + 1, M features, G heads
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import repeat
 from typing import Any
 
 import torch
@@ -21,6 +19,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from favorit.attention.blocks import even, slices
+from favorit.attention.features import Totals, heads_in_blocks, lift_into, room_in, some_tokens
 from favorit.attention.kernel import Kernel, Lift, Lifted, or_zero
 
 # Added to the mean weight of a row: a row whose features all vanish becomes the mean of v instead of 0/0.
@@ -89,12 +88,12 @@ class _Streamed(torch.autograd.Function):
         seen = (v_and_one if kept is None else v_and_one * kept).sum(-2, keepdim=True)
         # What every query gets: d times the sum of v and the number of keys.
         rest = torch.cat([TINY * seen[..., :-1], least_weight(seen[..., -1:])], -1)
-        for q_GND, k_GND, v_GNE, kept_GN, seen_GE, all_get, kz_GEM, top_G, out_GND, weight_GN in _blocks(
+        for q_GND, k_GND, v_GNE, kept_GN, seen_GE, all_get, kz_GEM, top_G, out_GND, weight_GN in heads_in_blocks(
             groups, q, k, v_and_one, kept, seen, rest, kz, top, out, weight
         ):
             for j in slices(k.shape[-2], tokens):
                 phi, r, _, floor = _lift_keys(lift, k_GND, kept_GN, j, room, kernel.features)
-                scaled = _part(v_GNE, j)
+                scaled = some_tokens(v_GNE, j)
                 if r is not None:
                     higher = finite(r.amax(-2, keepdim=True))
                     if j.start:
@@ -110,7 +109,7 @@ class _Streamed(torch.autograd.Function):
                     kz_GEM.add_(floor * seen_GE.mT)
                 all_get.add_(floor * kz_GEM.sum(-1).unsqueeze(-2))
             for i in slices(q.shape[-2], tokens):
-                phi = _lift(lift, _part(q_GND, i), False, room, kernel.features).phi
+                phi = lift_into(room, lift, some_tokens(q_GND, i), False, kernel.features).phi
                 # A row times a matrix: the column form of the same product takes a path eight times slower.
                 w = torch.baddbmm(all_get[..., -1:], kz_GEM[:, -1:], phi.mT, out=weight_GN[..., i])
                 torch.baddbmm(all_get[..., :-1], phi, kz_GEM[:, :-1].mT, out=out_GND[:, i]).div_(w.mT)
@@ -126,25 +125,23 @@ class _Streamed(torch.autograd.Function):
         parameters = others[: len(list(ctx.kernel.parameters()))]
         (groups, tokens), features = ctx.sizes, ctx.kernel.features
         grads = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
-        totals = [torch.zeros_like(p) for p in parameters if p.requires_grad]
+        totals = Totals(parameters)
         lift, rooms = ctx.kernel.lifter(v.dtype, pulled=True), v.new_empty(2, groups * tokens * features)
         # The quotient rule: the gradients of s_i and, as one more column, of w_i.
         of_both = torch.cat([grad_out, (grad_out * out).sum(-1, keepdim=True).neg_()], -1).div_(weight.mT)
         of_all, nothing = of_both.sum(-2, keepdim=True), v.new_zeros(1, 1, 1)
 
         def through_features(lifted: Lifted, left: Tensor, right: Tensor, of_x: Tensor) -> None:
-            of_phi = torch.bmm(left, right, out=_room(rooms[1], left, features))
-            for total, grad in zip(totals, lifted.pull(of_phi, of_x)):
-                if grad is not None:
-                    total += grad
+            of_phi = torch.bmm(left, right, out=room_in(rooms[1], left, features))
+            totals.add(lifted.pull(of_phi, of_x))
 
         with torch.autocast(q.device.type, enabled=False):
-            for q_GND, k_GND, v_GNE, kept_GN, of_GNE, of_GE, kz_GEM, top_G, grad_q, grad_k, grad_v in _blocks(
+            for q_GND, k_GND, v_GNE, kept_GN, of_GNE, of_GE, kz_GEM, top_G, grad_q, grad_k, grad_v in heads_in_blocks(
                 groups, q, k, _with_one(v), _kept(ctx.key_mask, k), of_both, of_all, kz, top, *grads
             ):
                 grad_kz = torch.empty_like(kz_GEM)
                 for i in slices(q.shape[-2], tokens):
-                    lifted, of_i = _lift(lift, _part(q_GND, i), False, rooms[0], features), _part(of_GNE, i)
+                    lifted, of_i = lift_into(rooms[0], lift, some_tokens(q_GND, i), False, features), some_tokens(of_GNE, i)
                     torch.baddbmm(grad_kz, of_i.mT, lifted.phi, beta=bool(i.start), out=grad_kz)
                     through_features(lifted, of_i, kz_GEM, grad_q[:, i])
                 of_rest, of_floor = TINY * of_GE[..., :-1], nothing
@@ -152,7 +149,7 @@ class _Streamed(torch.autograd.Function):
                     grad_kz.add_(lifted.floor * of_GE.mT)
                     of_floor = lifted.floor * grad_kz[:, :-1].sum(-1).unsqueeze(-2)
                 for j in slices(k.shape[-2], tokens):
-                    lifted, scaled = _lift_keys(lift, k_GND, kept_GN, j, rooms[0], features), _part(v_GNE, j)
+                    lifted, scaled = _lift_keys(lift, k_GND, kept_GN, j, rooms[0], features), some_tokens(v_GNE, j)
                     of_v = torch.baddbmm(of_floor, lifted.phi, grad_kz[:, :-1].mT, out=grad_v[:, j])
                     if lifted.r is not None:
                         scale = torch.exp(lifted.r - top_G)
@@ -160,14 +157,7 @@ class _Streamed(torch.autograd.Function):
                         scaled = scaled * scale
                     of_v.add_(of_rest if kept_GN is None else of_rest * kept_GN[:, j])
                     through_features(lifted, scaled, grad_kz, grad_k[:, j])
-        found = iter(totals)
-        return None, None, *grads, *(next(found) if p.requires_grad else None for p in parameters)
-
-
-def _blocks(groups: int, *whole: Tensor | None) -> Iterator[tuple[Any, ...]]:
-    """Some heads of images at a time, (B,H,...) -> (G,...): views, as what is written there must stay. None stays None."""
-    cut = [repeat(None) if x is None else x.contiguous().flatten(0, 1).split(groups) for x in whole]
-    return zip(*cut, strict=False)
+        return None, None, *grads, *totals.of_all()
 
 
 def _kept(key_mask: Tensor | None, k: Tensor) -> Tensor | None:
@@ -175,27 +165,12 @@ def _kept(key_mask: Tensor | None, k: Tensor) -> Tensor | None:
     return None if key_mask is None else key_mask[:, None, :, None].expand(*k.shape[:-1], 1)
 
 
-def _part(x: Tensor, tokens: slice) -> Tensor:
-    """Some tokens of (G,N,...). A view of all would cost as much as a small operation."""
-    return x if tokens.stop - tokens.start == x.shape[1] else x[:, tokens].contiguous()
-
-
 def _with_one(v: Tensor) -> Tensor:
     """[v_j, 1]: the normaliser as one more column."""
     return F.pad(v, (0, 1), value=1.0)
 
 
-def _room(memory: Tensor, x: Tensor, features: int) -> Tensor:
-    """The part of the memory for a block that the features of x (G,N,...) take up."""
-    groups, tokens = x.shape[:2]
-    return memory[: groups * tokens * features].view(groups, tokens, features)
-
-
-def _lift(lift: Lift, x: Tensor, as_keys: bool, memory: Tensor, features: int) -> Lifted:
-    return lift(x, as_keys, _room(memory, x, features))
-
-
 def _lift_keys(lift: Lift, k: Tensor, kept: Tensor | None, tokens: slice, memory: Tensor, features: int) -> Lifted:
     """The features of keys; a key left out by the mask has r = -inf."""
-    lifted = _lift(lift, _part(k, tokens), True, memory, features)
+    lifted = lift_into(memory, lift, some_tokens(k, tokens), True, features)
     return lifted if kept is None else lifted._replace(r=or_zero(lifted.r, lifted.phi).masked_fill(~kept[:, tokens], -torch.inf))

@@ -1,0 +1,55 @@
+"""Features of some heads and tokens at a time, for backwards by hand: views of blocks, memory for their features, sums of gradients.
+
+Shapes: B batch, H heads, N tokens, D head width, M features, G heads of images in a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
+from typing import Any
+
+from torch import Tensor
+
+from favorit.attention.kernel import Lift, Lifted
+
+
+def heads_in_blocks(groups: int, *whole: Tensor | None) -> Iterator[tuple[Any, ...]]:
+    """Some heads of images at a time, (B,H,...) -> (G,...): views, as what is written there must stay. None stays None."""
+    cut = [repeat(None) if x is None else x.contiguous().flatten(0, 1).split(groups) for x in whole]
+    return zip(*cut, strict=False)
+
+
+def some_tokens(x: Tensor, tokens: slice) -> Tensor:
+    """Some tokens of (G,N,...). A view of all would cost as much as a small operation."""
+    return x if tokens.stop - tokens.start == x.shape[1] else x[:, tokens].contiguous()
+
+
+def room_in(memory: Tensor, x: Tensor, features: int) -> Tensor:
+    """The part of the memory for a block that the features of x (G,N,...) take up."""
+    groups, tokens = x.shape[:2]
+    return memory[: groups * tokens * features].view(groups, tokens, features)
+
+
+def lift_into(memory: Tensor, lift: Lift, x: Tensor, as_keys: bool, features: int) -> Lifted:
+    """The features of x (G,N,D), where the kernel wants it in the memory for a block."""
+    return lift(x, as_keys, room_in(memory, x, features))
+
+
+class Totals:
+    """The gradients of a kernel's parameters, summed over blocks."""
+
+    def __init__(self, parameters: Sequence[Tensor]) -> None:
+        self._parameters = parameters
+        self._sums = [p.new_zeros(p.shape) for p in parameters if p.requires_grad]
+
+    def add(self, gradients: Iterable[Tensor | None]) -> None:
+        """Those of a block, for the parameters that need one; None where it does not depend on one."""
+        for total, gradient in zip(self._sums, gradients):
+            if gradient is not None:
+                total += gradient
+
+    def of_all(self) -> list[Tensor | None]:
+        """One for each parameter; None where it needs none."""
+        found = iter(self._sums)
+        return [next(found) if p.requires_grad else None for p in self._parameters]
