@@ -98,27 +98,37 @@ def queries_are_alone(build: Build) -> None:
 
 def reading_is_forward(build: Build) -> None:
     """Tokens whose keys and values are not made, read by few queries and by more than a head is wide: values and gradients."""
-    source = torch.Generator().manual_seed(7)
     for causal in {False, _has_causal(build)}:
         for n_queries in (1, 3, 4, 65):
             for biased in (True, False):
-                mixer = build(head_dim=4, tokens=65, causal=causal).double()
-                q = tensors(n_queries, 4, dtype=torch.float64)[0]
-                shapes = [(BATCH, 65, 10), (2, HEADS, 4, 10), (2, HEADS, 4)][: 2 + biased]
-                parts = [torch.randn(shape, generator=source, dtype=torch.float64).requires_grad_() for shape in shapes]
-                tokens = Tokens(parts[0], parts[1], parts[2] if biased else None)
-                k, v = torch.einsum("bnc,khdc->kbhnd", *parts[:2]) + (parts[2][:, None, :, None] if biased else 0.0)
-                wanted = (q, *parts, *mixer.parameters())
-                read, made = mixer.read(q, tokens), mixer(q, k, v)
-                assert_close(read, made, 1e-11)
-                for mine, twin in zip(gradients(read, *wanted), gradients(made, *wanted), strict=True):
-                    assert_close(mine, twin, 1e-9)
-                for half, around in ((tokens.x.bfloat16(), False), (tokens.x.float(), True)):
-                    coarse = [part.to(half.dtype) for part in (q, *parts)]
-                    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=around):
-                        found = mixer.to(half.dtype).read(coarse[0], Tokens(half, coarse[2], coarse[3] if biased else None))
+                for dtype, tolerance in ((torch.float64, 1e-11), (torch.float32, 2e-5)):
+                    mixer = build(head_dim=4, tokens=65, causal=causal).to(dtype)
+                    q, tokens = tensors(n_queries, 4, dtype=dtype)[0], _unprojected(dtype, biased)
+                    wanted = [x for x in (q, *tokens, *mixer.parameters()) if x is not None]
+                    read, made = mixer.read(q, tokens), mixer(q, *_projected(tokens))
+                    assert read.dtype == dtype
+                    assert_close(read, made, tolerance)
+                    for mine, twin in zip(gradients(read, *wanted), gradients(made, *wanted), strict=True):
+                        assert_close(mine, twin, 100 * tolerance)
+                with torch.autocast("cpu", dtype=torch.bfloat16):
+                    under = mixer.read(q, tokens)
+                halved = Tokens(*(None if part is None else part.bfloat16() for part in tokens))
+                for found in (under, mixer.bfloat16().read(q.bfloat16(), halved)):
                     assert found.dtype == torch.bfloat16
-                    assert_close(found.double(), made, 0.1)
+                    assert_close(found.float(), made, 0.1)
+
+
+def _unprojected(dtype: torch.dtype, biased: bool) -> Tokens:
+    source = torch.Generator().manual_seed(7)
+    shapes = (BATCH, 65, 10), (2, HEADS, 4, 10), (2, HEADS, 4)
+    x, weight, bias = (torch.randn(shape, generator=source, dtype=torch.float64).to(dtype).requires_grad_() for shape in shapes)
+    return Tokens(x, weight, bias if biased else None)
+
+
+def _projected(tokens: Tokens) -> Tensor:
+    """Keys and values (2,B,H,N,D) by their definition."""
+    both = torch.einsum("bnc,khdc->kbhnd", tokens.x, tokens.weight)
+    return both if tokens.bias is None else both + tokens.bias[:, None, :, None]
 
 
 def rows_sum_to_one(build: Build) -> None:

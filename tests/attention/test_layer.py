@@ -12,7 +12,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from checks import assert_close, builder, gradients, tensors
 from favorit import Attention, FavoritError, build_mixer
+from favorit.attention import streamed
 from favorit.attention.linformer import Linformer
+from favorit.grids import Grid
+from favorit.position import Absolute, Position
 
 
 def test_attention_equals_its_definition() -> None:
@@ -72,32 +75,76 @@ def test_one_token_read_saves_the_projections_of_the_others() -> None:
     assert "folded" not in layer.explain(2, 7)
 
 
-@pytest.mark.parametrize("options", [dict(qk_norm=True), dict(position="rope2d"), dict(local="dwconv(3)")], ids=str)
-def test_where_something_acts_on_q_k_or_v_they_are_made(options: dict[str, Any]) -> None:
-    layer = Attention(16, 2, **options).double()
-    assert reading(layer)[1] > ALL_PROJECTED
+def doubled(base: type[Position]) -> Position:
+    """A position of a user's own that acts on queries."""
+
+    class Doubled(base):  # type: ignore[misc, valid-type]
+        def qk(self, q: torch.Tensor, k: torch.Tensor, grid: Grid, prefix: int) -> tuple[torch.Tensor, torch.Tensor]:
+            return 2 * q, k
+
+    return Doubled()
+
+
+def check_all_is_made(layer: Attention) -> None:
+    """What the head reads is right, and comes from all of q, k and v."""
+    assert reading(layer.double())[1] > ALL_PROJECTED
     assert "folded" not in layer.explain(2, 7, reads=1)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        dict(qk_norm=True),
+        dict(position="learned+rope2d"),
+        dict(position=doubled(Position)),
+        dict(position=doubled(Absolute)),
+        dict(local="dwconv(3)"),
+    ],
+    ids=str,
+)
+def test_where_something_acts_on_q_k_or_v_they_are_made(options: dict[str, Any]) -> None:
+    check_all_is_made(Attention(16, 2, **options))
+
+
 @pytest.mark.parametrize("kind", ["forward_hook", "forward_pre_hook", "full_backward_hook", "full_backward_pre_hook"])
-@pytest.mark.parametrize("part", ["qkv", "mixer"])
+@pytest.mark.parametrize("part", ["qkv", "mixer", "norm_q", "norm_k"])
 def test_who_watches_q_k_and_v_sees_all_of_them(part: str, kind: str) -> None:
-    layer, calls = Attention(16, 2).double(), []
+    layer, calls = Attention(16, 2), []
     getattr(layer.get_submodule(part), f"register_{kind}")(lambda module, *tensors: calls.append(tensors) or None)
-    assert reading(layer)[1] > ALL_PROJECTED
+    check_all_is_made(layer)
     assert calls
 
 
-def test_a_projection_that_somebody_replaced_is_called() -> None:
+def test_parts_that_somebody_replaced_are_called() -> None:
     class Adapted(torch.nn.Linear):
         """As adapters of pretrained models are: a linear layer, and something of its own."""
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return 2 * super().forward(x)
 
-    layer = Attention(16, 2)
-    layer.qkv = Adapted(16, 48)
-    assert reading(layer.double())[1] > ALL_PROJECTED
+    adapted, wrapped, normed = Attention(16, 2), Attention(16, 2), Attention(16, 2)
+    adapted.qkv = Adapted(16, 48)
+    project = wrapped.qkv.forward
+    wrapped.qkv.forward = lambda x: 3 * project(x)  # type: ignore[method-assign]
+    normed.norm_k = torch.nn.LayerNorm(8)
+    for layer in (adapted, wrapped, normed):
+        check_all_is_made(layer)
+
+
+@pytest.mark.parametrize("spec", ["softmax", "relu(m=8)"])
+def test_a_mixer_with_a_forward_of_its_own_is_called(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streamed, "FEW_NUMBERS", 0)
+    mixer = build_mixer(spec, heads=2, head_dim=8)
+
+    class Sharper(type(mixer)):  # type: ignore[misc]
+        def forward(self, q: torch.Tensor, *others: torch.Tensor, **options: Any) -> torch.Tensor:
+            return super().forward(3 * q, *others, **options)
+
+    layer = Attention(16, 2, mixer)
+    assert reading(layer.double())[1] < ALL_PROJECTED
+    mixer.__class__ = Sharper
+    assert "folded" not in layer.explain(2, 7, reads=1)
+    reading(layer)
 
 
 def test_a_local_convolution_sees_the_grid_and_not_the_prefix() -> None:

@@ -42,17 +42,17 @@ class _Scores(torch.autograd.Function):
                 if r is not None:
                     exponents_GN[..., j] = r.mT
         scale = None if r is None else torch.exp(exponents - exponents.amax(-1, keepdim=True))
-        ctx.kernel, ctx.sizes, ctx.scale = kernel, (groups, tokens), scale
+        ctx.kernel, ctx.sizes = kernel, (groups, tokens)
         # Features are made again going back. The buffers are kept so that torch refuses to when they were redrawn meanwhile.
-        ctx.save_for_backward(phi_q, k, *parameters, *kernel.buffers())
+        ctx.save_for_backward(phi_q, k, scale, *parameters, *kernel.buffers())
         return s if scale is None else s.mul_(scale)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_s: Tensor) -> tuple[Tensor | None, ...]:
-        phi_q, k, *others = ctx.saved_tensors
+        phi_q, k, scale, *others = ctx.saved_tensors
         (groups, tokens), features = ctx.sizes, ctx.kernel.features
-        of_s = grad_s if ctx.scale is None else grad_s * ctx.scale
+        of_s = grad_s if scale is None else grad_s * scale
         grad_phi, grad_k = phi_q.new_zeros(phi_q.shape), k.new_empty(k.shape)
         totals = Totals(others[: len(list(ctx.kernel.parameters()))])
         lift, rooms = ctx.kernel.lifter(k.dtype, pulled=True), k.new_empty(2, groups * tokens * features)

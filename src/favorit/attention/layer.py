@@ -16,7 +16,7 @@ from favorit.attention.local import LOCALS
 from favorit.attention.mixer import Mixer, Tokens, build_mixer
 from favorit.errors import FavoritError, positive
 from favorit.grids import Grid
-from favorit.position import Position, Relative, build_position
+from favorit.position import Position, acts_on_qk, build_position
 
 
 class Attention(nn.Module):
@@ -79,9 +79,10 @@ class Attention(nn.Module):
 
     def explain(self, batch: int, tokens: int, reads: int | None = None) -> str:
         """Which way a training batch takes through the mixer, and why."""
+        some = next(self.parameters())
         if reads is not None and self._is_plain():
-            return self.mixer.explain_read(*self._few(self.qkv.weight.new_zeros(batch, tokens, self.qkv.in_features), reads))
-        q, k, v = self.qkv.weight.new_empty(3, batch, self.heads, tokens, self.head_dim).requires_grad_()
+            return self.mixer.explain_read(*self._few(some.new_zeros(batch, tokens, self.qkv.in_features).requires_grad_(), reads))
+        q, k, v = some.new_empty(3, batch, self.heads, tokens, self.head_dim).requires_grad_()
         return self.mixer.explain(q[:, :, :reads], k, v)
 
     def _tokens(self, x: Tensor, grid: Grid, prefix: int) -> Tensor:
@@ -103,9 +104,10 @@ class Attention(nn.Module):
         return self.out(mixed.transpose(1, 2).flatten(2))
 
     def _is_plain(self) -> bool:
-        """Whether q, k and v are what `qkv` makes of the tokens and go to the mixer only, with nobody watching either of the two."""
-        moved = isinstance(self.norm_q, HeadNorm) or any(isinstance(part, Relative) for part in self.position.modules())
-        return type(self.qkv) is nn.Linear and not (moved or self.local or _is_watched(self.qkv) or _is_watched(self.mixer))
+        """Whether q, k and v are what `qkv` makes of the tokens and go to the mixer only, with nobody between or watching."""
+        linear = type(self.qkv) is nn.Linear and type(self.qkv.weight) is nn.Parameter
+        alone = type(self.norm_q) is type(self.norm_k) is nn.Identity and self.local is None and not acts_on_qk(self.position)
+        return linear and alone and not any(map(_is_watched, (self.qkv, self.norm_q, self.norm_k, self.mixer)))
 
     def _few(self, x: Tensor, reads: int) -> tuple[Tensor, Tokens]:
         """The queries (B,H,reads,D) of the first tokens, and all tokens with what makes keys and values of them."""
@@ -123,8 +125,9 @@ class Attention(nn.Module):
 
 
 def _is_watched(module: nn.Module) -> bool:
-    """Whether somebody put a hook on its calls, which would not come or come with other tensors."""
-    return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks)
+    """Whether somebody put a hook on its calls, or a function in their place, which would not be called or with other tensors."""
+    hooks = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+    return bool(hooks) or "forward" in vars(module)
 
 
 class HeadNorm(nn.RMSNorm):

@@ -69,8 +69,9 @@ class Linear(Mixer):
         return f"{first}; {super().explain_read(q, tokens)}"
 
     def _weighs(self, q: Tensor, tokens: Tokens) -> bool:
-        """Whether weights are fewer products than sums over keys, and features many: a function of shapes."""
-        return not self.causal and q.shape[-2] < q.shape[-1] and self._in_blocks(q.shape[:2].numel() * tokens.x.shape[1])
+        """Whether weights are fewer products than sums over keys, and features many. Another class may mean something else by forward."""
+        few = type(self).forward is Linear.forward and not self.causal and q.shape[-2] < q.shape[-1]
+        return few and self._in_blocks(q.shape[:2].numel() * tokens.x.shape[1])
 
     def explain(self, q: Tensor, k: Tensor, v: Tensor) -> str:
         batch, heads, tokens, features = *q.shape[:2], max(q.shape[-2], k.shape[-2]), self.kernel.features

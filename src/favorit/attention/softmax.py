@@ -64,8 +64,11 @@ class Softmax(Mixer):
         return f"{few}: {self.explain(*_folded(q, tokens))}"
 
     def _folds(self, q: Tensor) -> bool:
-        """Whether scores of C-wide tokens are fewer operations than the projections: H Nq C < C H D for each token."""
-        return not self.causal and q.shape[-2] < q.shape[-1]
+        """Whether scores of C-wide tokens are fewer operations than the projections: H Nq C < C H D for each token.
+
+        A forward of another class may be other mathematics.
+        """
+        return type(self).forward is Softmax.forward and not self.causal and q.shape[-2] < q.shape[-1]
 
     def weights(self, q: Tensor, k: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
         with full_precision(q, k) as (q, k):

@@ -73,6 +73,12 @@ class Sum(Position):
         return list(self.parts)  # type: ignore[arg-type]
 
 
+def acts_on_qk(position: Position) -> bool:
+    """Whether q and k may leave it other than they came."""
+    parts = (part for part in position.modules() if isinstance(part, Position))
+    return any(type(part).qk not in (Position.qk, Sum.qk) for part in parts)
+
+
 def build_position(
     text: str,
     *,

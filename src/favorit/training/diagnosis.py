@@ -13,7 +13,8 @@ from favorit.training.evaluation import Precision
 def diagnose(model: nn.Module, images: Tensor, precision: Precision) -> str:
     """The first layer that gives something else than numbers for these images, and the size of what each part of the model gives.
 
-    Gradients would not tell: those of a loss that is no number are none either, in every layer.
+    Gradients would not tell: those of a loss that is no number are none either, in every layer. A layer that is looked at makes all of q, k
+    and v, also where training saves them.
     """
     sizes, broken = _watch(model, images, precision)
     ruined = [name for name, parameter in model.named_parameters() if not parameter.isfinite().all()]
