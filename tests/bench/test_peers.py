@@ -22,7 +22,7 @@ from favorit.bench import alternate, peers, recreation
 from favorit.bench.alternate import ContenderError, Process, ask, take_turns
 from favorit.bench.comparison import TOLERANCE, Agreement, Comparison, Sizes, agreement
 from favorit.bench.contender import COMPARISONS, serve
-from favorit.bench.spread import spread
+from favorit.bench.spread import beside_limit, spread
 from favorit.cli.main import main
 from favorit.data import build_preprocess, load_dataset
 
@@ -213,6 +213,19 @@ def test_an_absent_peer_is_named_and_the_others_go_on(in_this_process: list[str]
     assert rows[0].check == "absent: pip install 'favorit[peers]'"
     assert rows[1].check == "absent: pip install --no-deps vit-pytorch (and einops)"
     assert rows[2].ratio is not None
+
+
+def test_the_limit_is_that_of_before_and_after(monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+    limits = iter([100.0, 300.0])
+
+    def limit() -> float:
+        order.append("limit")
+        return next(limits)
+
+    monkeypatch.setattr(measure, "gemm_limit", limit)
+    assert beside_limit(lambda: order.append("work")) == (None, 200.0)
+    assert order == ["limit", "work", "limit"]
 
 
 def test_processes_answer_take_turns_and_end() -> None:

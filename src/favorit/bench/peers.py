@@ -16,6 +16,7 @@ from favorit import measure
 from favorit.bench.alternate import ContenderError, ask, take_turns
 from favorit.bench.comparison import TOLERANCE, Agreement, Comparison, Sizes
 from favorit.bench.contender import COMPARISONS
+from favorit.bench.spread import beside_limit
 from favorit.errors import FavoritError, unknown
 
 # Those that the extra does not bring: vit-pytorch requires torchvision, of which its ViT uses nothing.
@@ -70,14 +71,13 @@ def compare(
     compiled: bool = False,
 ) -> Iterator[Row]:
     """A row for each comparison, and with `compiled` another one with ours through torch.compile."""
-    limit = measure.gemm_limit()
     for key in keys:
         comparison = COMPARISONS[key]
         for through in (False, True) if compiled else (False,):
-            yield _row(comparison, sizes, repeats, mmap_threshold, through, limit)
+            yield _row(comparison, sizes, repeats, mmap_threshold, through)
 
 
-def _row(comparison: Comparison, sizes: Sizes, repeats: int, mmap_threshold: int, compiled: bool, limit: float) -> Row:
+def _row(comparison: Comparison, sizes: Sizes, repeats: int, mmap_threshold: int, compiled: bool) -> Row:
     about: dict[str, Any] = dict(case=comparison.case, ours=comparison.name.format(m=sizes.m), peer=comparison.peer, compiled=compiled)
     if comparison.package is not None and importlib.util.find_spec(comparison.package) is None:
         return Row(**about, check=f"absent: {INSTALL.get(comparison.package, EXTRA)}")
@@ -96,7 +96,7 @@ def _row(comparison: Comparison, sizes: Sizes, repeats: int, mmap_threshold: int
             "peer kept": (request("theirs"), mmap_threshold),
             "ours": (request("ours"), None),
         }
-        times = take_turns(cells, repeats)
+        times, limit = beside_limit(lambda: take_turns(cells, repeats))
     except ContenderError as error:
         return Row(**about, check=f"failed: {error}")
     ours, peer = times["ours kept"], times["peer"]

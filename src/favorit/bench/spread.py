@@ -16,6 +16,7 @@ SHORTEST_TURN = 5e-3
 MOST_CALLS = 1000
 
 Key = TypeVar("Key", bound=Hashable)
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,13 @@ def interleaved(calls: Mapping[Key, Callable[[], Any]], repeats: int) -> dict[Ke
     turns = {name: partial(_several, call, counts[name]) for name, call in named.items()}
     rounds = [measure.time_interleaved(turns, 1, warmup=0) for _ in range(repeats)]
     return {key: spread([1e3 * times[name].median / counts[name] for times in rounds]) for key, name in zip(calls, named, strict=True)}
+
+
+def beside_limit(work: Callable[[], Found]) -> tuple[Found, float]:
+    """What the work gives, and the matrix-product limit of the machine meanwhile: the mean of before and after, as its speed drifts."""
+    before = measure.gemm_limit()
+    found = work()
+    return found, (before + measure.gemm_limit()) / 2
 
 
 def _several(call: Callable[[], Any], times: int) -> None:
