@@ -46,10 +46,16 @@ def _timing(values: list[float]) -> Timing:
     return Timing(median, low, high, len(values))
 
 
-def gemm_limit(size: int = 2048, repeats: int = 7) -> float:
-    """FLOPs per second of a large fp32 matrix product here: what no model can exceed."""
+def gemm(size: int = 2048) -> tuple[Callable[[], Any], int]:
+    """A large fp32 matrix product, to be timed beside others, and its FLOPs."""
     a, b = torch.randn(size, size), torch.randn(size, size)
-    return 2 * size**3 / time_interleaved({"gemm": lambda: a @ b}, repeats)["gemm"].median
+    return lambda: a @ b, 2 * size**3
+
+
+def gemm_limit(repeats: int = 7) -> float:
+    """FLOPs per second of that product here and now: what no model can exceed."""
+    product, count = gemm()
+    return count / time_interleaved({"gemm": product}, repeats)["gemm"].median
 
 
 def parameters(module: nn.Module) -> int:

@@ -7,6 +7,7 @@ import io
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from itertools import pairwise
@@ -22,7 +23,7 @@ from favorit.bench import alternate, peers, recreation
 from favorit.bench.alternate import ContenderError, Process, ask, take_turns
 from favorit.bench.comparison import TOLERANCE, Agreement, Comparison, Sizes, agreement
 from favorit.bench.contender import COMPARISONS, serve
-from favorit.bench.spread import beside_limit, spread
+from favorit.bench.spread import beside_limit, interleaved_with_limit, spread
 from favorit.cli.main import main
 from favorit.data import build_preprocess, load_dataset
 
@@ -226,6 +227,16 @@ def test_the_limit_is_that_of_before_and_after(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(measure, "gemm_limit", limit)
     assert beside_limit(lambda: order.append("work")) == (None, 200.0)
     assert order == ["limit", "work", "limit"]
+
+
+def test_a_product_takes_its_turn_among_the_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+    monkeypatch.setattr(measure, "gemm", lambda: (lambda: order.append("product"), 10**6))
+    calls = {("a", 1): lambda: time.sleep(0.006), ("b", 2): lambda: order.append("b") or time.sleep(0.006)}
+    times, limit = interleaved_with_limit(calls, 2)
+    assert set(times) == {("a", 1), ("b", 2)}
+    assert limit > 10**6, "of a product that takes no time"
+    assert order[:2] == ["b", "product"]
 
 
 def test_processes_answer_take_turns_and_end() -> None:

@@ -286,7 +286,7 @@ def test_mixers_have_a_share_of_the_limit() -> None:
 def test_a_place_that_cannot_be_written_is_said_before_anything_is_timed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(speed, "interleaved", lambda *_: pytest.fail("timed"))
+    monkeypatch.setattr(speed, "interleaved_with_limit", lambda *_: pytest.fail("timed"))
     assert run(monkeypatch, "speed", "--out", str(tmp_path / "nowhere" / "x.csv")) == 2
     assert "there is no folder" in capsys.readouterr().err
     assert run(monkeypatch, "speed", "--out", str(tmp_path)) == 2

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from favorit import measure
 from favorit.bench.memory import check_fits, peak_bytes
 from favorit.bench.speed import Cost, Key, cost, forward
-from favorit.bench.spread import beside_limit, interleaved
+from favorit.bench.spread import interleaved_with_limit
 from favorit.config import ModelConfig
 from favorit.model import LAYOUTS, create_model
 from favorit.training.optim import adamw
@@ -42,7 +42,7 @@ def model_costs(models: dict[str, ModelConfig], batch: int, *, repeats: int = 7)
             paths[name, INFERENCE, model.tokens] = _by_layers(model.paths(batch))
         of_batch = batch * measure.flops(model, images[:1])[""]
         flops[name, STEP, model.tokens], flops[name, INFERENCE, model.tokens] = 3 * of_batch, of_batch
-    times, limit = beside_limit(lambda: interleaved(calls, repeats))
+    times, limit = interleaved_with_limit(calls, repeats)
     shares = {key: 1e3 * flops[key] / times[key].median / limit for key in calls}
     return [replace(cost(key, times[key], call, batch, shares[key]), path=paths[key]) for key, call in calls.items()]
 

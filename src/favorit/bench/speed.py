@@ -18,7 +18,7 @@ from torch import Tensor
 from favorit import measure
 from favorit.attention import Mixer, build_mixer
 from favorit.bench.memory import check_fits, grows_with_square, peak_bytes
-from favorit.bench.spread import Spread, beside_limit, interleaved
+from favorit.bench.spread import Spread, interleaved_with_limit
 from favorit.errors import FavoritError
 from favorit.training.folder import write_atomically
 
@@ -99,7 +99,7 @@ def mixer_costs(specs: Iterable[str], sizes: Sequence[Size], *, repeats: int = 1
             with torch.no_grad():
                 paths[spec, FORWARD, size.tokens] = mixer.explain(*inputs[:3])
     batches = {size.tokens: size.batch for size in sizes}
-    times, limit = beside_limit(lambda: interleaved(calls, repeats))
+    times, limit = interleaved_with_limit(calls, repeats)
     shares = {key: 1e3 * flops[key] / times[key].median / limit for key in calls}
     return [replace(cost(key, times[key], call, batches[key[2]], shares[key]), path=paths[key]) for key, call in calls.items()]
 

@@ -50,6 +50,13 @@ def interleaved(calls: Mapping[Key, Callable[[], Any]], repeats: int) -> dict[Ke
     return {key: spread([1e3 * times[name].median / counts[name] for times in rounds]) for key, name in zip(calls, named, strict=True)}
 
 
+def interleaved_with_limit(calls: Mapping[Key, Callable[[], Any]], repeats: int) -> tuple[dict[Key, Spread], float]:
+    """The same, and the matrix-product limit (FLOPs per second) of a product that takes its turn among them."""
+    product, flops = measure.gemm()
+    *times, of_product = interleaved(dict(enumerate([*calls.values(), product])), repeats).values()
+    return dict(zip(calls, times, strict=True)), 1e3 * flops / of_product.median
+
+
 def beside_limit(work: Callable[[], Found]) -> tuple[Found, float]:
     """What the work gives, and the matrix-product limit of the machine meanwhile: the mean of before and after, as its speed drifts."""
     before = measure.gemm_limit()
