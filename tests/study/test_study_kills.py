@@ -20,6 +20,7 @@ import favorit
 from favorit.study import load_study, status
 from favorit.study.plan import make_plan
 from favorit.study.study import Options
+from favorit.training.folder import RunFolder
 from training_helpers import Outcome, assert_bit_equal
 
 FILE = """
@@ -164,6 +165,25 @@ def test_twenty_kills_at_random_moments(server: Server, tmp_path: Path):
         assert_bit_equal(Outcome.of(favorit.Run(out / identifier)), Outcome.of(favorit.Run(tmp_path / "whole" / identifier)))
         left = {each.name for each in (out / identifier).iterdir()}
         assert left == {each.name for each in (tmp_path / "whole" / identifier).iterdir()}
+
+
+def test_what_a_kill_left_in_complete_runs_is_removed_by_the_same_command(server: Server, tmp_path: Path):
+    """A worker may be killed after the result of its run and before it has tidied; nobody trains that run again."""
+    path, out = write_study(tmp_path, {"seed": [0, 1]}, **{"train.epochs": 1}), tmp_path / "runs"
+    assert server.complete(do="run", study=path, out=out, workers=1) == 0
+    kept, (free, held) = results(out), sorted(out / identifier for identifier in ids(path))
+    tidy = {each.name for each in free.iterdir()}
+    for folder in (free, held):
+        (folder / "checkpoint-6").mkdir()
+        (folder / "checkpoint-6" / "state.pt").write_bytes(b"half removed")
+        (folder / ".best-ema.safetensors.5929").write_bytes(b"half")
+    with RunFolder(held).lock():  # whoever holds it tidies it
+        assert server.complete(do="run", study=path, out=out, workers=1) == 0
+    assert {each.name for each in free.iterdir()} == tidy
+    assert {each.name for each in held.iterdir()} == tidy | {"checkpoint-6", ".best-ema.safetensors.5929"}
+    assert server.complete(do="run", study=path, out=out, workers=1) == 0
+    assert {each.name for each in held.iterdir()} == tidy
+    assert results(out) == kept
 
 
 def test_two_runners_share_a_study(server: Server, tmp_path: Path):

@@ -36,6 +36,8 @@ PLACES: dict[str, set[str]] = {
     "replace predictions.npz 1": {"checkpoint-18"},
     "replace result.json 1": {"checkpoint-18", "predictions.npz"},
 }
+TIDYING = "old 18"  # all done, the result written, the last checkpoint half removed
+COMPLETE = {"config.json", "lock", "epochs.jsonl", "best.safetensors", "best-ema.safetensors", "predictions.npz", "result.json"}
 AGAIN = ["step 2"] * 12  # the same run, killed every two steps until it is through
 
 
@@ -57,19 +59,15 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Callable[[dict[str, A
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a run for each place, its process killed there."""
     out = tmp_path_factory.mktemp("killed")
-    jobs = [dict(config=plain(**LIVELY), out=str(out / place), place=place) for place in PLACES]
+    jobs = [dict(config=plain(**LIVELY), out=str(out / place), place=place) for place in (*PLACES, TIDYING)]
     jobs += [dict(config=plain(**LIVELY), out=str(out / "again"), place=place) for place in AGAIN]
     jobs += [dict(config=plain(**MUON), out=str(out / "muon"), place="step 9")]
     (out / "jobs.json").write_text(json.dumps(jobs))
     status, said, errors = finish(start(Path(__file__).with_name("killed.py"), out / "jobs.json"))
     assert (status, errors) == (0, "")
     ends = [json.loads(line) for line in said.splitlines()]
-    last = len(PLACES) + len(AGAIN)
-    assert [end["ended"] for end in ends[: len(PLACES)]] == ["SIGKILL"] * len(PLACES), ends
-    assert ends[last]["ended"] == "SIGKILL"
-    through = [end["ended"] for end in ends[len(PLACES) : last]]
-    # Of two steps the second is lost but where it ends an epoch, so that each process but the last few adds one step and dies.
-    assert through == ["SIGKILL"] * len(AGAIN), through
+    # Of two steps the second is lost but where it ends an epoch, so that a process of AGAIN adds one step and dies.
+    assert [end["ended"] for end in ends] == ["SIGKILL"] * len(jobs), ends
     return out
 
 
@@ -82,8 +80,17 @@ def test_killed_there_and_trained_on(killed: Path, reference, place):
     run, _ = fit(killed / place, tiny(**LIVELY))
     assert run.path == folder
     assert_bit_equal(Outcome.of(run), reference(LIVELY))
-    names = {"config.json", "lock", "epochs.jsonl", "best.safetensors", "best-ema.safetensors", "predictions.npz", "result.json"}
-    assert {path.name for path in folder.iterdir()} == names
+    assert {path.name for path in folder.iterdir()} == COMPLETE
+
+
+def test_killed_while_it_tidied_it_is_complete_and_tidied_when_asked_for_again(killed: Path, reference):
+    (folder,) = (killed / TIDYING).iterdir()
+    left = {path.name for path in folder.iterdir()}
+    assert left == COMPLETE | {"checkpoint-18"}
+    run, events = fit(killed / TIDYING, tiny(**LIVELY))
+    assert not events
+    assert_bit_equal(Outcome.of(run), reference(LIVELY))
+    assert {path.name for path in folder.iterdir()} == COMPLETE
 
 
 def test_only_what_is_missing_is_trained(killed: Path, reference, tmp_path: Path):

@@ -88,6 +88,7 @@ def begin(plan: Plan, out: str | Path) -> Report:
         elif result["status"] == "failed":
             report.errors[task.name] = str(folder.failed_before(result))
         else:
+            folder.tidy_unheld()
             report.results[task.name] = result
     return report
 

@@ -43,7 +43,7 @@ def lay_down(contents: Contents, folder: RunFolder) -> None:
     if result is not None:
         _write(folder.path / "result.json", result)
         if not checkpoints:  # a complete run has none
-            folder.remove_checkpoints()
+            folder.tidy()
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -252,7 +252,7 @@ class Training:
             },
         }
         self.folder.write_result(result)
-        self.folder.remove_checkpoints()
+        self.folder.tidy()
         return result
 
     def _flags(self) -> dict[str, bool]:

@@ -11,10 +11,11 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,6 +26,8 @@ from favorit.errors import FavoritError
 SCHEMA = 1
 # What a result must hold, by its status.
 NEEDED = {"complete": "test", "failed": "error"}
+# What has no place in a complete run; the dotted names are those of `write_atomically`.
+_LEFTOVER = re.compile(r"(checkpoint|writing)-[0-9]+|error\.txt|\..+\.[0-9]+")
 
 
 class HeldError(FavoritError):
@@ -162,14 +165,23 @@ class RunFolder:
             shutil.rmtree(path)
         return None
 
-    def remove_checkpoints(self) -> None:
-        """A complete run needs none, nor what killed processes left half written, nor an error that was mended."""
-        for path in (*self.checkpoints(), *self.path.glob("writing-*")):
-            shutil.rmtree(path)
-        (self.path / "error.txt").unlink(missing_ok=True)
-        for path in self.path.glob(".*"):
-            if path.suffix.removeprefix(".").isdigit():
+    def _leftovers(self) -> list[Path]:
+        return [self.path / name for name in os.listdir(self.path) if _LEFTOVER.fullmatch(name)]
+
+    def tidy(self) -> None:
+        """A complete run needs no checkpoint, nor what killed processes left half written, nor an error that was mended."""
+        for path in self._leftovers():
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
                 path.unlink()
+
+    def tidy_unheld(self) -> None:
+        """The same where nobody holds the run: a process may be killed after its result and before it has tidied."""
+        with suppress(HeldError, OSError):  # in a folder that cannot be written they are in nobody's way
+            if self._leftovers():
+                with self.lock():
+                    self.tidy()
 
 
 def write_atomically(path: Path, write: Callable[[Path], Any]) -> None:

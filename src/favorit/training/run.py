@@ -147,6 +147,7 @@ def _ended(result: dict[str, Any] | None) -> TypeGuard[dict[str, Any]]:
 def _finished(folder: RunFolder, result: dict[str, Any]) -> Run:
     if result["status"] == "failed":
         raise folder.failed_before(result)
+    folder.tidy_unheld()
     return Run(folder.path)
 
 
