@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import os
-import shutil
 import sys
+from typing import Any
 
 import pytest
-from rich.console import Console
 
 from favorit.cli.columns import write_columns
-from favorit.cli.console import print_columns
 
 TITLES = ["run", "layers", "seed", "test"]
 ROWS = [["0123456789abcdef", "relu(m=64)*3|softmax*3", "42", "91.25%"], ["fedcba9876543210", "softmax", "7", "90.00%"]]
@@ -21,10 +18,10 @@ ROWS = [["0123456789abcdef", "relu(m=64)*3|softmax*3", "42", "91.25%"], ["fedcba
 def written(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     """What is written on a terminal of some width, None for a pipe."""
 
-    def write(width: int | None) -> list[str]:
+    def write(width: int | None, titles=TITLES, rows=ROWS, **options: Any) -> list[str]:
         monkeypatch.setattr(sys.stdout, "isatty", lambda: width is not None, raising=False)
-        monkeypatch.setattr(shutil, "get_terminal_size", lambda *_: os.terminal_size((width or 0, 24)))
-        write_columns(TITLES, ROWS, right=["seed", "test"], optional=["seed"])
+        monkeypatch.setenv("COLUMNS", str(width))
+        write_columns(titles, rows, **(options or dict(right=["seed", "test"], optional=["seed"])))
         return capsys.readouterr().out.splitlines()
 
     return write
@@ -52,15 +49,28 @@ def test_then_whole_columns_go_and_a_line_says_which(written) -> None:
     assert note == "not shown on 40 columns: seed"
 
 
-@pytest.mark.parametrize("width", range(27, 60, 3))
-def test_numbers_of_a_table_are_whole_or_absent(width: int) -> None:
-    rows = [{"run": "0123456789abcdef", "top 5": "99.00%", "parameters": "1,234,567", "test": "91.25%"}, {"run": "mean", "test": "9%"}]
-    console = Console(file=io.StringIO(), width=width)
-    print_columns(console, rows, ("top 5", "parameters"))
-    heading, _, first, second, *notes = console.file.getvalue().splitlines()
-    shown = [title for title in rows[0] if title in heading]
-    assert [title for title in rows[0] if title not in shown] == (notes[0].partition(": ")[2].split(", ") if notes else [])
-    assert first.split() == [rows[0][title] for title in shown]
+@pytest.mark.parametrize("width", range(28, 60, 3))
+def test_numbers_of_a_table_are_whole_or_absent(written, width: int) -> None:
+    titles, cells = ["run", "top 5", "parameters", "test"], ["0123456789abcdef", "99.00%", "1,234,567", "91.25%"]
+    heading, titled, first, second, *notes = written(
+        width, titles, [cells, ["mean", "", "", "9%"]], right=titles[1:], optional=["top 5", "parameters"], heading="2 runs"
+    )
+    assert heading == "2 runs"
+    shown = [title for title in titles if title in titled]
+    assert [title for title in titles if title not in shown] == (notes[0].partition(": ")[2].split(", ") if notes else [])
+    assert first.split() == [cell for title, cell in zip(titles, cells, strict=True) if title in shown]
     assert second.split() == ["mean", "9%"]
-    assert all(len(line) <= width for line in (heading, first, second))
+    assert all(len(line) <= width for line in (titled, first, second))
     assert {"run", "test"} <= set(shown)
+
+
+def test_the_width_is_that_of_the_stream_that_is_written_to(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(sys.stderr, "fileno", lambda: 2, raising=False)
+    asked = []
+    monkeypatch.setattr(os, "get_terminal_size", lambda number: asked.append(number) or os.terminal_size((40, 24)))
+    write_columns(TITLES, ROWS, right=["seed", "test"], optional=["seed"], err=True)
+    assert asked == [2]
+    written = capsys.readouterr()
+    assert (written.out, written.err.splitlines()[-1]) == ("", "not shown on 40 columns: seed")

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
-import shutil
+import os
 import sys
 from collections.abc import Iterable, Sequence
+from typing import TextIO
 
 import typer
 
 NARROWEST = 12
+USUAL = 80
 
 
-def write_columns(titles: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterable[str] = (), optional: Sequence[str] = ()) -> None:
+def write_columns(
+    titles: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    right: Iterable[str] = (),
+    optional: Sequence[str] = (),
+    heading: str | None = None,
+    err: bool = False,
+) -> None:
     """Writes rows under titles, those of `right` justified right.
 
-    On a terminal the widest column of words is cut to fit, never the first one, which names the row; where that is not enough the
-    `optional` columns go, the first ones first, and a line says so. Elsewhere nothing is cut.
+    On a terminal the widest column of words is cut to fit, never the first one, which names the row, nor numbers: half a number is none.
+    Where that is not enough the `optional` columns go, the first ones first, and a line says so. Elsewhere nothing is cut.
     """
     table = [[str(title) for title in titles], *([" ".join(cell.split()) for cell in row] for row in rows)]
     columns, numbers, left_out = list(zip(*table, strict=True)), set(right), []
-    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    room = _room(sys.stderr if err else sys.stdout)
     widths = _widths(columns, numbers, room)
     for title in optional:
         if room is None or _total(widths) <= room:
@@ -29,10 +39,19 @@ def write_columns(titles: Sequence[str], rows: Iterable[Sequence[str]], *, right
         widths = _widths(columns, numbers, room)
     signs = [">" if column[0] in numbers else "<" for column in columns]
     template = "  ".join(f"{{:{sign}{width}}}" for sign, width in zip(signs, widths, strict=True))
-    lines = [template.format(*map(_cut, row, widths)).rstrip() for row in zip(*columns, strict=True)]
+    lines = [] if heading is None else [heading]
+    lines += [template.format(*map(_cut, row, widths)).rstrip() for row in zip(*columns, strict=True)]
     if left_out:
         lines.append(f"not shown on {room} columns: {', '.join(left_out)}")
-    typer.echo("\n".join(lines))
+    typer.echo("\n".join(lines), err=err)
+
+
+def _room(stream: TextIO) -> int | None:
+    """The columns of a terminal, None for a pipe or a file; COLUMNS counts before what the terminal says of itself."""
+    if not stream.isatty():
+        return None
+    said = os.environ.get("COLUMNS", "")
+    return (int(said) if said.isdigit() else os.get_terminal_size(stream.fileno()).columns) or USUAL
 
 
 def _widths(columns: Sequence[Sequence[str]], numbers: set[str], room: int | None) -> list[int]:

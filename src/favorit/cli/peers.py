@@ -10,9 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from favorit.bench.peers import Row
+
+TITLES = (
+    *("ours", "peer", "case", "ours ms", "quartiles", "peer ms", "its quartiles"),
+    *("ratio", "kept", "plain", "of limit", "epoch s", "check"),
+)
+# What a narrow screen has no room for, the least needed first.
+OPTIONAL = ("its quartiles", "quartiles", "check", "of limit", "plain", "case")
 
 
 def peers(
@@ -44,6 +49,7 @@ def peers(
     from favorit.bench.peers import chosen, compare
     from favorit.bench.speed import write_csv
     from favorit.cli.allocator import LARGEST
+    from favorit.cli.columns import write_columns
     from favorit.cli.console import check_places, open_console
     from favorit.cli.progress import long_work
     from favorit.data.datasets import DATASETS
@@ -65,9 +71,10 @@ def peers(
             listen(len(rows), total)
             if not console.is_terminal:
                 console.print(f"{len(rows)} of {total}: {row.ours} / {row.peer}: {row.check}", markup=False, soft_wrap=True)
-    title = f"{machine['threads']} threads, {machine['processor']}, batch {batch}; median of {repeats}, each in its own process, in turn"
-    console.print(_table(title, rows), markup=False)
-    notes = [
+    heading = f"{machine['threads']} threads, {machine['processor']}, batch {batch}; median of {repeats}, each in its own process, in turn"
+    write_columns(TITLES, map(_cells, rows), right=TITLES[1:], optional=OPTIONAL, heading=heading, err=as_json)
+    notes = [f"{row.case}, {row.ours} / {row.peer}: {row.check}" for row in rows if row.ours_ms is None]
+    notes += [
         "ratio: the peer as it comes over ours as this command runs it (above 1 ours is faster); kept: large buffers kept on both sides; "
         "plain: glibc as it comes on both sides"
     ]
@@ -81,28 +88,20 @@ def peers(
         typer.echo(json.dumps({"environment": machine, "sizes": asdict(sizes), "rows": [asdict(row) for row in rows]}))
 
 
-def _table(title: str, rows: list[Row]) -> Table:
-    from favorit.cli.console import open_table
-
-    numbers = ("ours_ms", "quartiles", "peer_ms", "quartiles ", "ratio", "kept", "plain", "of_limit", "epoch_s")
-    table = open_table(title, case="left", ours="left", peer="left", **dict.fromkeys(numbers, "right"), check="left")
-    for row in rows:
-        name = f"{row.ours}, compiled" if row.compiled else row.ours
-        epoch = "" if row.ours_epoch is None else f"{row.ours_epoch:.1f} / {row.peer_epoch:.1f}"
-        table.add_row(
-            row.case,
-            name,
-            row.peer,
-            _figure(row.ours_ms),
-            _range(row.ours_low, row.ours_high),
-            _figure(row.peer_ms),
-            _range(row.peer_low, row.peer_high),
-            *(_figure(ratio, "x") for ratio in (row.ratio, row.ratio_kept, row.ratio_plain)),
-            _figure(row.gemm_share),
-            epoch,
-            row.check,
-        )
-    return table
+def _cells(row: Row) -> list[str]:
+    return [
+        f"{row.ours}, compiled" if row.compiled else row.ours,
+        row.peer,
+        row.case,
+        _figure(row.ours_ms),
+        _range(row.ours_low, row.ours_high),
+        _figure(row.peer_ms),
+        _range(row.peer_low, row.peer_high),
+        *(_figure(ratio, "x") for ratio in (row.ratio, row.ratio_kept, row.ratio_plain)),
+        _figure(row.gemm_share),
+        "" if row.ours_epoch is None else f"{row.ours_epoch:.1f} / {row.peer_epoch:.1f}",
+        "not timed" if row.ours_ms is None else row.check,
+    ]
 
 
 def _figure(value: float | None, unit: str = "") -> str:

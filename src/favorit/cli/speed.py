@@ -10,11 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from favorit import published
     from favorit.bench.imagenet import Beside
     from favorit.bench.speed import Cost
+
+TITLES = ("name", "what", "tokens", "ms", "quartiles", "ratio", "us/token", "MiB", "of limit")
+# Seconds of an epoch of 10,000 images and milliseconds of 64 images, each with its ratio to all_standard, and the same as published.
+BESIDE = ("layout", "performer", "s/epoch", "ratio", "published s", "its ratio", "ms/64", "ratio ", "published ms", "its ratio ")
+# What a narrow screen has no room for, the least needed first.
+OPTIONAL = ("us/token", "quartiles", "of limit", "MiB", "tokens")
+BESIDE_OPTIONAL = ("published ms", "published s", "ms/64")
 
 
 def speed(
@@ -46,6 +51,7 @@ def speed(
     from favorit.bench.models import all_layouts, model_costs
     from favorit.bench.speed import Size, mixer_costs, scalings, write_csv
     from favorit.cli.allocator import keep_large_buffers
+    from favorit.cli.columns import write_columns
     from favorit.cli.console import check_places, open_console
     from favorit.cli.settings import parse_settings
     from favorit.errors import FavoritError
@@ -75,12 +81,14 @@ def speed(
     machine = measure.fingerprint()
     here = f"{machine['threads']} threads, {machine['processor']}"
     console = open_console(stderr=as_json)
-    console.print(_table(f"{here}; median of {repeats}, interleaved", costs), markup=False)
+    heading = f"{here}; median of {repeats}, interleaved; ratio to the first"
+    write_columns(TITLES, _rows(costs), right=TITLES[1:], optional=OPTIONAL, heading=heading, err=as_json)
     for found in scalings(costs):
         evenly = f"time per token within {found.time:.2f}x, memory per token at most {found.memory:.2f}x that of {found.first}"
         console.print(f"{found.name}, {found.what}, {found.first} to {found.last} tokens: {evenly}", markup=False, soft_wrap=True)
     for name, (table, rows) in beside.items():
-        console.print("", _published(f"{name}: ours ({here}, batch {batch}) beside {table.source} ({table.hardware})", rows), markup=False)
+        heading = f"\n{name}: ours ({here}, batch {batch}) beside {table.source} ({table.hardware}); ratio to all_standard"
+        write_columns(BESIDE, _published_rows(rows), right=BESIDE[2:], optional=BESIDE_OPTIONAL, heading=heading, err=as_json)
         console.print(f"published: {'; '.join(table.flags)}", markup=False, soft_wrap=True)
     if explain:
         for cost in costs:
@@ -93,14 +101,10 @@ def speed(
         typer.echo(json.dumps({"environment": machine, "costs": [asdict(cost) for cost in costs], "beside_published": shown}))
 
 
-def _table(title: str, costs: list[Cost]) -> Table:
-    from favorit.cli.console import open_table
-
-    numbers = ("tokens", "ms", "quartiles", "against_first", "us/token", "MiB", "of_limit")
-    table = open_table(title, name="left", what="left", **dict.fromkeys(numbers, "right"))
+def _rows(costs: list[Cost]) -> list[list[str]]:
     base = {(cost.what, cost.tokens): cost.median for cost in reversed(costs)}
-    for cost in costs:
-        table.add_row(
+    return [
+        [
             cost.name,
             cost.what,
             str(cost.tokens),
@@ -110,18 +114,14 @@ def _table(title: str, costs: list[Cost]) -> Table:
             f"{cost.microseconds_per_token:.3g}",
             f"{cost.memory / 2**20:.1f}",
             "" if cost.gemm_share is None else f"{cost.gemm_share:.2f}",
-        )
-    return table
+        ]
+        for cost in costs
+    ]
 
 
-def _published(title: str, rows: list[Beside]) -> Table:
-    """Seconds of an epoch of 10,000 images and milliseconds of 64 images, ours and published, each over all_standard."""
-    from favorit.cli.console import open_table
-
-    numbers = ("train_s/epoch", "ratio", "published", "ratio ", "inference_ms/64", "ratio  ", "published ", "ratio   ")
-    table = open_table(title, layout="left", performer="left", **dict.fromkeys(numbers, "right"))
-    for row in rows:
-        table.add_row(
+def _published_rows(rows: list[Beside]) -> list[list[str]]:
+    return [
+        [
             row.layout,
             row.performer or "",
             f"{row.ours.epoch:.1f}",
@@ -132,5 +132,6 @@ def _published(title: str, rows: list[Beside]) -> Table:
             f"{row.ours_ratio.batch:.2f}",
             f"{row.published.batch:.1f}",
             f"{row.published_ratio.batch:.2f}",
-        )
-    return table
+        ]
+        for row in rows
+    ]

@@ -15,11 +15,14 @@ if TYPE_CHECKING:
     from favorit.study.plan import Plan
     from favorit.study.runner import Report, State
 
+# What a narrow screen has no room for, the least needed first.
+OPTIONAL = ("run", "parameters", "s/epoch", "validation", "95 % interval")
+
 
 def plan_table(plan: Plan, states: Sequence[State], seconds: Mapping[str, float], workers: int) -> None:
     """Every point with its run, how it stands, and the time it will take; then the sums, and what is known of published numbers."""
     rows = [(state.name, state.id, state.status, _duration(seconds.get(state.name))) for state in states]
-    write_columns(["point", "run", "status", "time left"], rows, right=["time left"])
+    write_columns(["point", "run", "status", "time left"], rows, right=["time left"], optional=OPTIONAL)
     typer.echo(f"\n{_counted(states)}")
     if seconds:
         typer.echo(f"about {_duration(sum(seconds.values()) / workers)} left with {workers} worker{'s' if workers > 1 else ''} here")
@@ -41,7 +44,7 @@ def status_table(states: Sequence[State]) -> None:
         )
         for state in states
     ]
-    write_columns(["point", "run", "status", "epochs", "test", "error"], rows, right=["epochs", "test"])
+    write_columns(["point", "run", "status", "epochs", "test", "error"], rows, right=["epochs", "test"], optional=OPTIONAL)
     typer.echo(f"\n{_counted(states)}")
 
 
@@ -55,7 +58,7 @@ def summary(report: Report) -> None:
         typer.echo()
         titles = ["point", "runs", "test", "95 % interval", "validation", "parameters", "s/epoch", "flags"]
         rows = [(name, *_aggregated(results)) for name, results in groups.items()]
-        write_columns(titles, rows, right=titles[1:-1])
+        write_columns(titles, rows, right=titles[1:-1], optional=OPTIONAL)
     counts = f"{len(report.results)} complete, {len(report.errors)} failed, {len(report.missing)} left"
     typer.echo(f"\n{report.plan.study.name} in {report.out}: {counts}{'; the same command goes on' if report.missing else ''}")
     for name, error in report.errors.items():

@@ -14,13 +14,14 @@ from favorit.cli.console import open_table
 OPTIONAL = ("calibration", "top 5", "test images/s", "parameters", "loss", "s/epoch")
 
 
-def result_rows(results: dict[str, dict[str, Any]]) -> list[dict[str, str]]:
-    """One line for each run, and their mean and standard deviation where there are several."""
+def result_rows(results: dict[str, dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Titles, and one line for each run; then their mean and standard deviation where there are several."""
     rows = [{"run": name, **_written(result)} for name, result in results.items()]
     if len(results) > 1:
         for name, numbers in summary(results).items():
             rows.append({"run": name, **{part: "" if value is None else f"{value:.2%}" for part, value in numbers.items()}})
-    return rows
+    titles = list(rows[0])
+    return titles, [[row.get(title, "") for title in titles] for row in rows]
 
 
 def summary(results: dict[str, dict[str, Any]]) -> dict[str, dict[str, float | None]]:

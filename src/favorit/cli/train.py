@@ -40,8 +40,9 @@ def train(
     [bold]favorit train --data cifar10 --preset hybrid --set model.layout=performer_first --set "model.performer=relu(m=128)"[/bold]
     """
     from favorit.cli.allocator import keep_large_buffers
+    from favorit.cli.columns import write_columns
     from favorit.cli.compose import compose
-    from favorit.cli.console import open_console, print_columns
+    from favorit.cli.console import open_console
     from favorit.cli.listen import listener
     from favorit.cli.tables import OPTIONAL, result_rows, summary
     from favorit.training import train as train_run
@@ -62,7 +63,9 @@ def train(
                 train_run(own, out=out, data_dir=data_dir, accelerator=accelerator, devices=devices, compiled=compiled, listen=listen)
             )
     results: dict[str, dict[str, Any]] = {run.id: run.result for run in finished}
-    print_columns(console, result_rows(results), OPTIONAL)
+    if first:
+        titles, rows = result_rows(results)
+        write_columns(titles, rows, right=titles[1:], optional=OPTIONAL, err=as_json)
     for run in finished:
         console.print(f"run {run.id} in {run.path}", soft_wrap=True, markup=False)
         if as_json and first:
