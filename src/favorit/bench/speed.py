@@ -20,7 +20,7 @@ from favorit.attention import Mixer, build_mixer
 from favorit.bench.memory import check_fits, grows_with_square, peak_bytes
 from favorit.bench.spread import Spread, interleaved_with_limit
 from favorit.errors import FavoritError
-from favorit.training.folder import write_atomically
+from favorit.files import write_atomically
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 Key = tuple[str, str, int]

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from favorit.errors import FavoritError
+from favorit.files import read_json, write_json
 from favorit.study.study import Options, Point, Study
 from favorit.study.tasks import Task
-from favorit.training.folder import read_json, write_json
 
 if TYPE_CHECKING:
     from favorit.config import RunConfig

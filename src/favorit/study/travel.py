@@ -10,7 +10,8 @@ from functools import partial
 from pathlib import Path
 
 from favorit.errors import FavoritError
-from favorit.training.folder import RunFolder, write_atomically
+from favorit.files import write_atomically
+from favorit.training.folder import RunFolder
 
 Contents = dict[str, bytes]
 

@@ -21,11 +21,12 @@ from favorit import measure, seeds
 from favorit.config import RunConfig
 from favorit.data import Batch, DataSet
 from favorit.errors import FavoritError
+from favorit.files import write_atomically
 from favorit.model import ViT
 from favorit.training.diagnosis import diagnose
 from favorit.training.evaluation import evaluate, report
 from favorit.training.events import Begin, Checkpoint, End, Epoch, Event, Step
-from favorit.training.folder import RunFolder, write_atomically
+from favorit.training.folder import RunFolder
 from favorit.training.optim import build_optimizers, learning_rate_factor
 from favorit.training.parts import class_weights, load_parts
 from favorit.training.state import Progress, load_checkpoint, load_weights, save_checkpoint, save_weights

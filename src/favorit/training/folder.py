@@ -22,8 +22,8 @@ from typing import IO, Any
 from pydantic_core import from_json
 
 from favorit.errors import FavoritError
+from favorit.files import SCHEMA, damaged, read_json, sync, write_atomically, write_json
 
-SCHEMA = 1
 # What a result must hold, by its status.
 NEEDED = {"complete": "test", "failed": "error"}
 # What has no place in a complete run; the dotted names are those of `write_atomically`.
@@ -84,7 +84,7 @@ class RunFolder:
         except FileNotFoundError:
             return None
         if (needed := NEEDED.get(result["status"], "status")) not in result:
-            raise _damaged(path, f"no {needed}")
+            raise damaged(path, f"no {needed}")
         return result
 
     def failed_before(self, result: dict[str, Any]) -> FavoritError:
@@ -112,7 +112,7 @@ class RunFolder:
         try:
             return from_json(b"[" + b",".join(whole.splitlines()) + b"]")
         except ValueError as error:
-            raise _damaged(path, error) from None
+            raise damaged(path, error) from None
 
     def check_epochs(self) -> None:
         """An error if the records are damaged, by the look of their end alone: a finished run has the number in its result."""
@@ -124,7 +124,7 @@ class RunFolder:
         except FileNotFoundError:
             return
         if end not in (b"", b"}\n"):
-            raise _damaged(path, f"it ends with {end!r}")
+            raise damaged(path, f"it ends with {end!r}")
 
     def append_epoch(self, record: dict[str, Any]) -> None:
         with open(self.path / "epochs.jsonl", "a") as file:
@@ -136,7 +136,7 @@ class RunFolder:
         """Keeps the first `count` records: those that the checkpoint knows of."""
         path, found = self.path / "epochs.jsonl", self.epochs()
         if len(found) < count:
-            raise _damaged(path, f"{len(found)} records, where the checkpoint has seen {count} epochs")
+            raise damaged(path, f"{len(found)} records, where the checkpoint has seen {count} epochs")
         lines = "".join(json.dumps(record) + "\n" for record in found[:count])
         write_atomically(path, lambda temporary: temporary.write_text(lines))
 
@@ -154,7 +154,7 @@ class RunFolder:
         try:
             write(temporary)
             for path in temporary.iterdir():
-                _sync(path)
+                sync(path)
         except BaseException:  # on a full disk half a checkpoint is in the way
             shutil.rmtree(temporary, ignore_errors=True)
             raise
@@ -182,48 +182,6 @@ class RunFolder:
             if self._leftovers():
                 with self.lock():
                     self.tidy()
-
-
-def write_atomically(path: Path, write: Callable[[Path], Any]) -> None:
-    """`write` fills a temporary file beside `path`, which then takes its place."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        write(temporary)
-        _sync(temporary)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def write_json(path: Path, value: Any) -> None:
-    text = json.dumps(value, indent=1)
-    write_atomically(path, lambda temporary: temporary.write_text(text + "\n"))
-
-
-def read_json(path: str, **parts: type) -> dict[str, Any]:
-    """The object in a file of a run with its `parts`; an error that says which file is damaged, and what to do."""
-    try:
-        with open(path, "rb", buffering=0) as file:
-            value = from_json(file.read())  # twice as fast as json on the small files of thousands of runs
-    except ValueError as error:
-        raise _damaged(path, error) from None
-    if not isinstance(value, dict) or not isinstance(value.get("schema"), int):
-        raise _damaged(path, "no object with a schema")
-    if value["schema"] > SCHEMA:
-        raise FavoritError(f"{path} was written by a newer favorit (schema {value['schema']}, this one reads {SCHEMA}): upgrade")
-    for name, kind in parts.items():
-        if not isinstance(value.get(name), kind):
-            raise _damaged(path, f"no {name}")
-    return value
-
-
-def _damaged(path: str | Path, reason: object) -> FavoritError:
-    return FavoritError(f"{path} is damaged ({reason}): restore it, or delete {os.path.dirname(path)} and train again")
-
-
-def _sync(path: Path) -> None:
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())
 
 
 def _take(file: IO[str], patience: float = 0.3) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from favorit.training.folder import write_atomically
+from favorit.files import write_atomically
 from favorit.tuning.result import TuneResult
 
 

@@ -11,7 +11,7 @@ from optuna.importance import FanovaImportanceEvaluator, get_param_importances
 from optuna.trial import FrozenTrial, TrialState
 
 from favorit.config import RunConfig
-from favorit.training.folder import write_atomically
+from favorit.files import write_atomically
 from favorit.tuning.plan import Plan
 from favorit.tuning.worker import STATES, is_alive
 

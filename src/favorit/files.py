@@ -1,0 +1,59 @@
+"""Files that are whole or absent, whenever a process is killed, and errors that name the damaged one."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pydantic_core import from_json
+
+from favorit.errors import FavoritError
+
+SCHEMA = 1
+
+
+def write_atomically(path: Path, write: Callable[[Path], Any]) -> None:
+    """`write` fills a temporary file beside `path`, which then takes its place."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        write(temporary)
+        sync(temporary)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_json(path: Path, value: Any) -> None:
+    text = json.dumps(value, indent=1)
+    write_atomically(path, lambda temporary: temporary.write_text(text + "\n"))
+
+
+def read_json(path: str, **parts: type) -> dict[str, Any]:
+    """The object in a file of a run with its `parts`; an error that says which file is damaged, and what to do."""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            value = from_json(file.read())  # twice as fast as json on the small files of thousands of runs
+    except ValueError as error:
+        raise damaged(path, error) from None
+    if not isinstance(value, dict) or not isinstance(value.get("schema"), int):
+        raise damaged(path, "no object with a schema")
+    if value["schema"] > SCHEMA:
+        raise FavoritError(f"{path} was written by a newer favorit (schema {value['schema']}, this one reads {SCHEMA}): upgrade")
+    for name, kind in parts.items():
+        if not isinstance(value.get(name), kind):
+            raise damaged(path, f"no {name}")
+    return value
+
+
+def damaged(path: str | Path, reason: object) -> FavoritError:
+    """The error for a file that cannot be what was written."""
+    return FavoritError(f"{path} is damaged ({reason}): restore it, or delete {os.path.dirname(path)} and train again")
+
+
+def sync(path: Path) -> None:
+    """Waits until the file is on the disk."""
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
