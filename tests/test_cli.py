@@ -13,6 +13,7 @@ import favorit
 from favorit.catalog import KINDS
 from favorit.cli import main
 from favorit.cli.settings import parse_settings
+from training_helpers import PATIENCE
 
 HEAVY = ("torch", "numpy", "pandas", "sklearn", "matplotlib", "lightning_fabric")
 
@@ -34,7 +35,7 @@ def command(monkeypatch, capsys):
 
 def process(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "favorit", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, **environment})
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env={**os.environ, **environment})
 
 
 def test_help_names_the_verbs_in_under_four_tenths_of_a_second():
@@ -66,7 +67,7 @@ try:
 finally:
     print("heavy:", [name for name in {HEAVY!r} if name in sys.modules])
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0
     assert done.stdout.rstrip().endswith("heavy: []")
 
@@ -190,7 +191,7 @@ def test_unknown_verbs_and_options_end_with_status_2_and_no_traceback(command, a
 def test_a_reader_that_has_seen_enough_ends_the_command_without_a_word():
     for options in ("", "--json"):
         shell = f"set -o pipefail; {sys.executable} -m favorit list presets {options} | true"
-        done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=60)
+        done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=PATIENCE)
         assert (done.stdout, done.stderr) == ("", "")
         assert done.returncode in (0, 1)  # click ends with 1 here
 

@@ -145,7 +145,7 @@ json_values = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.dictionaries(st.text(max_size=5), json_values, max_size=5), st.randoms())
 def test_identifier_is_independent_of_the_order_of_keys(meaning, random):
     keys = list(meaning)

@@ -47,7 +47,7 @@ def test_by_hand():
     assert found["calibration_error"] == pytest.approx((0.5 + 0.2 + 0.6 + 0.7) / 4, rel=1e-12)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(predictions())
 def test_as_scikit_learn_says(case):
     logits, labels = case
@@ -67,7 +67,7 @@ def test_as_scikit_learn_says(case):
         assert found["top5"] == pytest.approx(top5, rel=1e-12)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(predictions())
 def test_shapes_ranges_and_json(case):
     logits, labels = case

@@ -25,7 +25,7 @@ def test_derived_seeds_are_pinned():
     assert seeds.derive(42, "features", 3, 1) == PINNED[2]
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.integers(-(2**70), 2**70), names)
 def test_derived_seed_fits_a_generator_and_repeats(seed, stream):
     derived = seeds.derive(seed, *stream)

@@ -34,20 +34,20 @@ values = st.recursive(scalars, lambda inner: st.lists(inner, max_size=3).map(tup
 specs = st.builds(Spec, words, st.lists(values, max_size=3).map(tuple), st.dictionaries(words, values, max_size=4))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(specs)
 def test_written_spec_is_read_back_as_itself(spec):
     assert parse(str(spec)) == spec
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.lists(specs, min_size=1, max_size=4))
 def test_written_sums_and_patterns_are_read_back_in_order(parts):
     assert parse_sum(" + ".join(map(str, parts))) == parts
     assert parse_pattern("|".join(map(str, parts))) == parts
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.text(max_size=30) | st.text("abm12(),=*+|.'\" _[]{}", max_size=20))
 def test_any_text_is_a_spec_or_a_readable_error(text):
     for read in (parse, parse_sum, parse_pattern):

@@ -30,6 +30,7 @@ DATA = "synthetic(size=8, classes=3, train=96, test=48)"
 MODEL: dict[str, Any] = dict(stem="patch(4)", dim=8, heads=2, depth=2, mlp_dim=16)
 TRAIN: dict[str, Any] = dict(epochs=2, batch_size=16, lr=0.01)
 TIMES = ("train_seconds", "validation_seconds")
+PATIENCE = 600.0  # seconds after which a process is taken to hang, on the slowest machine: no test of speed
 
 # All that can make a run differ from its repetition: dropout, stochastic depth, augmentation, EMA, random features drawn anew.
 LIVELY: dict[str, Any] = dict(
@@ -129,7 +130,7 @@ def start(*arguments: str | Path, **options: Any) -> subprocess.Popen[str]:
     return subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(), **options)
 
 
-def finish(process: subprocess.Popen[str], timeout: float = 120) -> tuple[int, str, str]:
+def finish(process: subprocess.Popen[str], timeout: float = PATIENCE) -> tuple[int, str, str]:
     """Exit status, stdout and stderr of a process; it does not outlive its test."""
     try:
         out, err = process.communicate(timeout=timeout)

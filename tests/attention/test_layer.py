@@ -31,7 +31,7 @@ def test_attention_equals_its_definition() -> None:
         assert_close(mine, twin, 1e-5)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(
     rows=st.integers(1, 5),
     columns=st.integers(1, 5),

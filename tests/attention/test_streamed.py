@@ -61,7 +61,7 @@ def test_causal_parts_of_any_size_equal_the_whole(
         assert_close(mine, twin, 1e-11)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(
     groups=st.integers(1, 5_000),
     tokens=st.integers(1, 70_000),

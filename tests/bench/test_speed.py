@@ -8,7 +8,7 @@ import sys
 import time
 from dataclasses import replace
 from functools import partial
-from itertools import groupby
+from itertools import count, groupby
 from pathlib import Path
 
 import pandas
@@ -40,20 +40,22 @@ def test_spread_of_known_values() -> None:
     assert spread([7.0]) == type(found)(7.0, 7.0, 7.0, 7.0, 0.0)
 
 
-def test_calls_take_turns() -> None:
+def test_calls_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a clock on which they take 10 ms and 20 us."""
     order: list[str] = []
+    now = [0.0]
 
-    def slow() -> None:
-        order.append("slow")
-        time.sleep(0.01)
+    def take(name: str, seconds: float) -> None:
+        order.append(name)
+        now[0] += seconds
 
-    found = interleaved({"slow": slow, "fast": lambda: order.append("fast")}, repeats=3)
+    monkeypatch.setattr(measure.time, "perf_counter", lambda: now[0])
+    found = interleaved({"slow": lambda: take("slow", 0.01), "fast": lambda: take("fast", 2e-5)}, repeats=3)
     turns = [(name, len(list(calls))) for name, calls in groupby(order)]
     assert [name for name, _ in turns] == ["slow", "fast"] * (len(turns) // 2)
     assert all(count == 1 for name, count in turns if name == "slow")
     assert min(count for name, count in turns[-6:] if name == "fast") > 100, "a clock cannot see one of them"
-    assert 10 <= found["slow"].low <= found["slow"].median <= found["slow"].high
-    assert 0 < found["fast"].median < 0.1
+    assert [found[name].median for name in ("slow", "fast")] == pytest.approx([10, 0.02])
 
 
 def test_peak_bytes_are_those_alive_at_once() -> None:
@@ -200,12 +202,17 @@ def test_an_unknown_published_table_names_those_there_are() -> None:
 def test_an_epoch_is_trained_whole_and_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     config = RunConfig(
-        data={"name": "synthetic(size=8, train=96, test=48)", "augment": "flip"}, model={"dim": 8, "depth": 1, "heads": 2, "mlp_dim": 8}
+        data={"name": "synthetic(size=8, train=96, test=48)", "augment": "flip"},
+        model={"dim": 8, "depth": 1, "heads": 2, "mlp_dim": 8},
+        train={"batch_size": 16},
     )
-    cost = epoch_cost(config)
+    ticks = count()
+    with monkeypatch.context() as clock:  # on which each look is a second later
+        clock.setattr(time, "perf_counter", lambda: float(next(ticks)))
+        cost = epoch_cost(config)
     assert cost.images == 96
-    assert cost.seconds > 0
-    assert 0 < cost.pipeline_share < 1
+    assert cost.seconds == 6, "six steps"
+    assert cost.pipeline_share == pytest.approx(1 / 6), "one pass through the loader"
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(FavoritError, match=r"data\.subset=48 is not valid here: an epoch is timed on all training images"):
         epoch_cost(config.replace(data=config.data.replace(subset=48)))

@@ -210,6 +210,21 @@ def test_an_archive_is_verified_and_unpacked(tmp_path: Path, server: Server, sou
     assert leftovers(tmp_path / "three") == []
 
 
+def test_what_another_process_took_away_meanwhile_is_not_there(
+    tmp_path: Path, server: Server, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was listed, and is gone when it is read: the other has unpacked it."""
+    candidates = sources._candidates
+    monkeypatch.setattr(sources, "_candidates", lambda source, root, file: (root / "gone", *candidates(source, root, file)))
+    for name, content in CONTENT.items():
+        (tmp_path / name).write_bytes(content)
+    set_source(monkeypatch, source, archive=Archive("things.tar.gz", "0" * 32, "inner"), places=(".",))
+    assert fetch("things", tmp_path) == CONTENT
+    (tmp_path / "one").unlink()
+    with pytest.raises(FavoritError, match=r"no source had it. Tried: .*things\.tar\.gz"):
+        fetch("things", tmp_path)
+
+
 def tar_gz(files: dict[str, bytes], mode: str = "w:gz") -> bytes:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode=mode) as tar:

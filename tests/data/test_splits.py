@@ -17,7 +17,7 @@ def shares(labels: torch.Tensor, classes: int) -> torch.Tensor:
     return torch.bincount(labels, minlength=classes) / len(labels)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     counts=st.lists(st.integers(12, 60), min_size=2, max_size=6),
     validation=st.one_of(st.floats(0.2, 0.8), st.integers(6, 10)),
@@ -38,7 +38,7 @@ def test_a_split_is_a_stratified_partition(counts: list[int], validation: float 
     assert off.max() < 1
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(counts=st.lists(st.integers(7, 30), min_size=2, max_size=5), folds=st.integers(2, 7), seed=st.integers(0, 99))
 def test_folds_partition_exactly(counts: list[int], folds: int, seed: int) -> None:
     labels = torch.cat([torch.full((count,), label) for label, count in enumerate(counts)])

@@ -29,7 +29,7 @@ def test_named_layout_at_even_and_odd_depths(layout, depth, letters):
     assert named(layout, depth) == [LETTERS[letter] for letter in letters]
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(layout=st.sampled_from(list(CASES)), depth=st.integers(1, 40))
 def test_named_layout_fills_every_depth_with_its_two_mixers(layout, depth):
     found = named(layout, depth)

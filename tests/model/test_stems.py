@@ -94,7 +94,7 @@ def test_stem_conforms(case: Case, check: str):
 
 
 @pytest.mark.parametrize("spec", [case.spec for entry in CASES.values() for case in entry])
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(rows=st.integers(1, 21), columns=st.integers(1, 21))
 def test_every_image_size_gives_its_grid_or_a_readable_error(spec, rows, columns):
     size, message = (rows, columns), None

@@ -131,7 +131,7 @@ def test_position_conforms(case: Case, check: str):
 
 
 @pytest.mark.parametrize("spec", [case.spec for entry in CASES.values() for case in entry])
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 @given(rows=st.integers(1, 9), columns=st.integers(1, 9), prefix=st.integers(0, 2))
 def test_any_grid_and_prefix_keep_shapes_and_stay_finite(spec, rows, columns, prefix):
     grid = (rows, columns)

@@ -29,7 +29,10 @@ from favorit.study.tasks import TaskEvent
 
 
 class Forked:
-    """What subprocess.Popen is to a worker, by fork: all descriptors but its own are closed, as they are there."""
+    """What subprocess.Popen is to a worker, by fork: all descriptors but its own are closed, as they are there. That one is killed that
+    does not go by itself is an event in the `log`."""
+
+    log: str
 
     def __init__(self, command: list[str], pass_fds: list[int], stderr: Any, **_: Any) -> None:
         (mine,) = pass_fds
@@ -58,10 +61,13 @@ class Forked:
 
     def kill(self) -> None:
         if self.status is None:
+            with open(self.log, "a") as log:
+                log.write(json.dumps({"event": "killed"}) + "\n")
             os.kill(self.pid, signal.SIGKILL)
 
 
 def prepare(job: dict[str, Any]) -> None:
+    Forked.log = f"{job['out']}.log"
     local.subprocess = SimpleNamespace(Popen=Forked, DEVNULL=None, TimeoutExpired=subprocess.TimeoutExpired)  # type: ignore[assignment]
     local.local.__kwdefaults__["checkpoint_seconds"] = 0.0
     attempt = worker._attempt
@@ -76,7 +82,7 @@ def prepare(job: dict[str, Any]) -> None:
 
 def run(job: dict[str, Any]) -> None:
     prepare(job)
-    with open(f"{job['out']}.log", "a", buffering=1) as log:
+    with open(Forked.log, "a", buffering=1) as log:
 
         def listen(event: TaskEvent) -> None:
             shown = {"runner": os.getpid(), "event": type(event).__name__, "id": event.task.id, "name": event.task.name}

@@ -26,7 +26,7 @@ import torch
 from favorit import RunConfig
 from favorit.training import Run
 from favorit.training.run import run_id
-from training_helpers import LIVELY, Outcome, assert_bit_equal, files, fit, resolved, tiny
+from training_helpers import LIVELY, PATIENCE, Outcome, assert_bit_equal, files, fit, resolved, tiny
 
 HERE = Path(__file__).parent
 EPOCHS, STEPS = 20, 6  # of a long run, of an epoch
@@ -98,7 +98,7 @@ class Place:
                 events.append(json.loads(line))
                 if (number := answer(events[-1])) is not None:
                     driver.send_signal(number)
-            _, errors = driver.communicate(timeout=60)
+            _, errors = driver.communicate(timeout=PATIENCE)
         return Driven(driver.returncode, events, errors)
 
     def run(self, name: str) -> Run:
@@ -131,7 +131,7 @@ def placed(folder: Path, **environment: str) -> Iterator[Place]:
         place = Place(folder, {**os.environ, **own, "RAY_TMPDIR": sockets, **environment}, mark)
         try:
             yield place
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + PATIENCE
             while left := place.processes():
                 assert time.monotonic() < deadline, left
                 time.sleep(0.1)
@@ -192,7 +192,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
         again = place.drive(address, [removed[0], "diverging", "short"])
         unchanged = dict(files(place.folder / "runs")) == before
         nodes.stdin.close()
-        assert nodes.wait(30) == 0
+        assert nodes.wait(PATIENCE) == 0
         yield Story(place, removed[0], killed, left, completing, again, unchanged)
 
 
@@ -219,7 +219,9 @@ def test_a_task_whose_node_is_removed_goes_on_elsewhere_from_what_travelled(stor
 def test_after_kill_9_of_the_driver_the_next_one_goes_on(story: Story):
     assert story.killed.status == -signal.SIGKILL
     done = story.killed.events[-1]["record"]["epoch"] + 1
-    assert {"config.json", "epochs.jsonl", "best.safetensors", "best-ema.safetensors", f"checkpoint-{STEPS * done}"} <= set(story.left)
+    assert {"config.json", "epochs.jsonl", "best.safetensors", "best-ema.safetensors"} <= set(story.left)
+    # The next one may have travelled before the driver heard the signal.
+    assert max(int(name.removeprefix("checkpoint-")) for name in story.left if name.startswith("checkpoint-")) >= STEPS * done
     assert "result.json" not in story.left
     (began,) = story.completing.of(story.bereaved, "Began")
     assert began["step"] >= STEPS * done
@@ -291,7 +293,7 @@ def test_components_of_a_study_file_reach_nodes_that_do_not_have_it(tmp_path: Pa
     with placed(tmp_path) as place:
         shutil.copytree(HERE / "own_components", tmp_path / "mine")
         with place.start("cluster_study.py", tmp_path / "mine" / "rising_study.py", tmp_path / "runs") as driver:
-            said, errors = driver.communicate(timeout=120)
+            said, errors = driver.communicate(timeout=PATIENCE)
     assert (driver.returncode, errors) == (0, "")
     found = json.loads(said)
     assert found["errors"] == {}

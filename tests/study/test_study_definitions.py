@@ -14,6 +14,7 @@ from favorit.config import RunConfig
 from favorit.model import PRESETS
 from favorit.study import Options, Points, Study, load_study, product
 from favorit.study.load import built_in
+from training_helpers import PATIENCE
 
 BASE = {"data.name": "digits", "train.epochs": 2}
 
@@ -237,5 +238,5 @@ def test_studies_are_read_without_torch():
         "for name in built_in(): load_study(name).named(Options())\n"
         "print([name for name in ('torch', 'pandas', 'numpy') if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert done.stdout.strip() == "[]"

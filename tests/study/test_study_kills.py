@@ -21,7 +21,7 @@ from favorit.study import load_study, status
 from favorit.study.plan import make_plan
 from favorit.study.study import Options
 from favorit.training.folder import RunFolder
-from training_helpers import Outcome, assert_bit_equal
+from training_helpers import PATIENCE, Outcome, assert_bit_equal
 
 FILE = """
 from favorit.study import Study, product
@@ -100,8 +100,8 @@ def alive(process: int) -> bool:
         return False
 
 
-def until(holds: Callable[[], Any], seconds: float = 20.0) -> Any:
-    deadline = time.monotonic() + seconds
+def until(holds: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + PATIENCE
     while not (found := holds()):
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.005)
@@ -136,12 +136,15 @@ def test_twenty_kills_at_random_moments(server: Server, tmp_path: Path):
         time.sleep(chance.uniform(0, 0.12))
         workers = children(runner)
         victim = chance.choice([runner, *workers])
-        os.kill(victim, signal.SIGKILL)
+        try:
+            os.kill(victim, signal.SIGKILL)
+        except ProcessLookupError:  # a worker that was dead, and is buried just now
+            continue
         if victim != runner:
             killed["worker"] += 1
         elif (end := server.ask(do="wait", process=runner)) == -signal.SIGKILL:
             killed["runner"] += 1
-            until(lambda: not any(map(alive, workers)), 5)  # noqa: B023
+            until(lambda: not any(map(alive, workers)))  # noqa: B023
             runner = None
         else:
             assert end == 0
@@ -216,14 +219,13 @@ def test_a_run_that_is_held_is_waited_for(server: Server, tmp_path: Path):
 def test_interrupted_it_ends_promptly_and_goes_on(server: Server, tmp_path: Path):
     path, out = write_study(tmp_path, {"seed": [0, 1]}, **{"train.epochs": 30}), tmp_path / "runs"
     runner = server.ask(do="run", study=path, out=out, workers=2)
-    until(lambda: sum(event["event"] == "Trained" for event in said(out)) >= 2)
+    until(lambda: len({event["id"] for event in said(out) if event["event"] == "Trained"}) == 2)
     workers = children(runner)
-    start = time.monotonic()
     for process in (runner, *workers):  # as Ctrl-C on a terminal does
         os.kill(process, signal.SIGINT)
     assert server.ask(do="wait", process=runner) == 130
-    assert time.monotonic() - start < 3
     assert len(workers) == 2
+    assert not [event for event in said(out) if event["event"] == "killed"], "they went by themselves"
     assert not any(map(alive, workers))
     assert {state.status for state in status(path, out)} == {"stopped"}
     assert server.complete(do="run", study=path, out=out, workers=2) == 0
@@ -231,14 +233,18 @@ def test_interrupted_it_ends_promptly_and_goes_on(server: Server, tmp_path: Path
 
 
 def test_hours_stop_what_is_under_way_and_begin_nothing(server: Server, tmp_path: Path):
-    path, out = write_study(tmp_path, {"seed": [0, 1]}, **{"train.epochs": 400}), tmp_path / "runs"
-    assert server.complete(do="run", study=path, out=out, workers=1, hours=1.5 / 3600) == 0
-    broke = [event for event in said(out) if event["event"] == "Broke"]
+    path, out = write_study(tmp_path, {"seed": [0, 1]}, **{"train.epochs": 4000}), tmp_path / "runs"
+    seconds, trained = 1.5, False
+    while not trained:  # on a slow machine the first epoch needs longer
+        before = len(said(out))
+        assert server.complete(do="run", study=path, out=out, workers=1, hours=seconds / 3600) == 0
+        seconds, trained = 2 * seconds, any(event["event"] == "Trained" for event in said(out))
+    broke = [event for event in said(out)[before:] if event["event"] == "Broke"]
     assert [event["later"] for event in broke] == [True, True]
     assert not results(out)
     stopped, missing = sorted(status(path, out), key=lambda state: state.name)
     assert (stopped.status, missing.status) == ("stopped", "missing")
-    assert 0 < (stopped.epochs or 0) < 400
+    assert 0 < (stopped.epochs or 0) < 4000
     assert stopped.error is None, "it is no error"
     began = len(said(out))
     assert server.complete(do="run", study=path, out=out, workers=1, hours=0.5 / 3600) == 0

@@ -21,7 +21,7 @@ from favorit.study.load import built_in
 from favorit.study.plan import Plan, index_path, make_plan, write_index
 from favorit.study.worker import forget
 from favorit.training.folder import RunFolder
-from training_helpers import DATA, MODEL, TRAIN, fit, pictures, tiny
+from training_helpers import DATA, MODEL, PATIENCE, TRAIN, fit, pictures, tiny
 
 BASE: dict[str, Any] = {
     "data.name": DATA,
@@ -144,7 +144,7 @@ def test_status_needs_neither_torch_nor_data_once_planned(tmp_path: Path):
         f"found = status({str(path)!r}, {str(out)!r})\n"
         "print(json.dumps([[s.id, s.status, s.accuracy] for s in found] + ['torch' in sys.modules]))"
     )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True).stdout
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=True).stdout
     *found, heavy = json.loads(said)
     assert found[1] == [run.id, "complete", run.result["test"]["accuracy"]]
     assert not heavy

@@ -50,13 +50,13 @@ def server() -> Iterator[str]:
     if os.geteuid() == 0:
         account = pwd.getpwnam("postgres")
         os.chown(place, account.pw_uid, account.pw_gid)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     (place / "password").write_text(PASSWORD)
     (place / "password").chmod(0o644)
     data = str(place / "data")
     as_server(find("initdb"), "-D", data, "-U", "tuner", "-A", "scram-sha-256", f"--pwfile={place / 'password'}", "--no-sync")
+    with socket.socket() as free:  # at the last moment: somebody else may take it
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
     settings = f"-p {port} -k {place} -c listen_addresses=127.0.0.1 -c fsync=off"
     as_server(find("pg_ctl"), "-D", data, "-w", "-l", str(place / "log"), "-o", settings, "start")
     try:

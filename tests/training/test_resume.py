@@ -13,7 +13,7 @@ import pytest
 import favorit
 from favorit import RunConfig
 from favorit.training import Epoch, Step
-from training_helpers import LIVELY, Outcome, assert_bit_equal, finish, fit, plain, start, tiny, untimed
+from training_helpers import LIVELY, PATIENCE, Outcome, assert_bit_equal, finish, fit, plain, start, tiny, untimed
 
 MUON: dict[str, Any] = dict(LIVELY, train={**LIVELY["train"], "optimizer": "muon"})
 
@@ -140,7 +140,7 @@ def test_the_command_killed_from_outside_and_given_again(tmp_path: Path):
     (tmp_path / "config.yaml").write_text(json.dumps(config))  # JSON is YAML
     command = ["-m", "favorit", "train", "--config", tmp_path / "config.yaml", "--accelerator", "cpu", "--out"]
     process = start(*command, tmp_path / "runs")
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while not (found := list(tmp_path.glob("runs/*/epochs.jsonl"))) or found[0].read_text().count("\n") < 3:
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline

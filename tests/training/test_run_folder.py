@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import pickle
@@ -11,6 +12,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import pytest
@@ -370,6 +372,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path):
 HOLDER = """
 import sys
 from pathlib import Path
+from threading import Timer
 from favorit.training.folder import RunFolder
 with RunFolder(Path(sys.argv[1])).lock():
     print("held", flush=True)
@@ -391,6 +394,16 @@ def test_of_two_processes_one_trains_and_the_other_says_so(folder, complete):
         process.kill()
         process.communicate()
     goes_on(folder, complete, 9)  # the system took the lock from the dead
+
+
+def test_whoever_looks_is_waited_for_however_long_that_takes(folder, complete):
+    """As `favorit runs` does, stopped by the machine in the middle of its look."""
+    with open(folder / "lock") as looking:
+        fcntl.flock(looking, fcntl.LOCK_SH)
+        ending = Timer(1.0, lambda: fcntl.flock(looking, fcntl.LOCK_UN))
+        ending.start()
+        goes_on(folder, complete, 9)
+        ending.join()
 
 
 def test_the_lock_is_free_again_after_a_failure(folder):

@@ -13,14 +13,14 @@ import yaml
 from PIL import Image
 
 import favorit.tuning
-from favorit import FavoritError, RunConfig
+from favorit import FavoritError, RunConfig, measure
 from favorit.cli.compose import compose
 from favorit.cli.tune import tune
 from favorit.tuning.figures import Course, course, draw, weights
 from favorit.tuning.result import TrialRecord, TuneResult, write_front
 from favorit.tuning.spaces import SPACES
 from training_helpers import fit
-from tune_helpers import EASY, easy, folders, search
+from tune_helpers import EASY, count_products, easy, folders, search
 
 SETTINGS = [part for section, fields in EASY.items() for key, value in fields.items() for part in ("--set", f"{section}.{key}={value}")]
 
@@ -76,7 +76,8 @@ def test_too_few_trials_say_so(command, tmp_path: Path):
     assert "too few complete trials to say what mattered" in out
 
 
-def test_a_front_is_a_table_and_a_file(command, tmp_path: Path):
+def test_a_front_is_a_table_and_a_file(command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(measure, "time_interleaved", count_products)
     (tmp_path / "depths.yaml").write_text("model.depth: choice(1, 3)\ntrain.lr: choice(0.02, 1e-7)\n")
     asked = (tmp_path / "depths.yaml", *SETTINGS, "--sampler", "grid", "--objective", "accuracy,latency", "--out", tmp_path / "runs")
     out = command(*asked)

@@ -55,7 +55,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("killed")
     at_places = [dict(out=str(out / place), place=place, options=dict(storage=None) if place == "epoch 3" else {}) for place in PLACES]
     generator = random.Random(0)
-    at_random = [dict(out=str(out / "random"), seconds=generator.uniform(0.05, 0.5)) for _ in range(6)]
+    at_random = [dict(out=str(out / "random"), lines=generator.randint(1, 12)) for _ in range(6)]
     always = [dict(out=str(out / "always"), place="begun 1") for _ in range(worker.DEADLY + 1)]
     together = [dict(out=str(out / "together"), options=SHARED, beside=number < 2) for number in range(3)]
     ends = jobs(out, *at_places, *always, *together, *at_random)
@@ -103,6 +103,28 @@ def test_three_commands_share_a_study(killed: Path):
     workers = {trial.user_attrs["worker"] for trial in studied(killed / "together").trials}
     assert len(workers) > 1
     assert not list((killed / "together" / ".tune").glob("worker-*")), "they clean up"
+
+
+def test_two_that_begin_a_study_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The other one begins it between the first look of this one and the second."""
+    met: list[TuneResult] = []
+
+    def meanwhile(look: Any) -> Any:
+        def looking(*given: Any, **options: Any) -> Any:
+            found = look(*given, **options)
+            if not met:
+                met.append(None)  # type: ignore[arg-type]
+                met[0] = search(tmp_path, trials=1)[0]
+            return found
+
+        return looking
+
+    monkeypatch.setattr(optuna.Study, "get_trials", meanwhile(optuna.Study.get_trials))
+    monkeypatch.setattr(optuna.Study, "user_attrs", property(meanwhile(optuna.Study.user_attrs.fget)))
+    result, events = search(tmp_path)
+    assert [trial.state for trial in met[0].trials] == ["complete"]
+    assert begun(events) == [1, 2]
+    assert [trial.state for trial in result.trials] == ["complete"] * 3
 
 
 def test_a_trial_that_takes_its_process_with_it_lets_the_others_go_first(killed: Path, reference):

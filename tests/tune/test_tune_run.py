@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from optuna.trial import TrialState
-from torch.utils.flop_counter import FlopCounterMode
 
 import favorit.tuning
 from favorit import FavoritError, measure
-from favorit.measure import Timing
 from favorit.training import Epoch, Event
 from favorit.tuning import objective
 from favorit.tuning.events import Began, Over, Planned, Trained
 from favorit.tuning.result import write_best
 from favorit.tuning.space import Space
 from training_helpers import files, fit
-from tune_helpers import RATES, begun, easy, folders, search
+from tune_helpers import RATES, begun, count_products, easy, folders, search
 
 
 @pytest.fixture(scope="module")
@@ -233,16 +230,7 @@ def test_a_run_pruned_by_another_study_goes_on(tmp_path: Path):
 
 
 def test_two_objectives_have_a_front(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    def count(calls: dict[str, Callable[[], Any]], repeats: int) -> dict[str, Timing]:
-        """The products of each call in the place of its seconds: they are the same on a busy machine."""
-        found = {}
-        for name, call in calls.items():
-            with FlopCounterMode(display=False) as counter:
-                call()
-            found[name] = Timing(*[float(counter.get_total_flops())] * 3, repeats)
-        return found
-
-    monkeypatch.setattr(measure, "time_interleaved", count)
+    monkeypatch.setattr(measure, "time_interleaved", count_products)
     fields = {"model.depth": "choice(1, 6)", "train.lr": "choice(0.02, 1e-7)"}
     result, _ = search(tmp_path, fields, objectives=("accuracy", "latency"))
     assert [trial.state for trial in result.trials] == ["complete"] * 4

@@ -109,6 +109,10 @@ def test_a_lock_is_held_as_long_as_its_holder_lives(tmp_path: Path):
     process.kill()
     finish(process)
     assert not is_held(lock)
+    lock.unlink()
+    with pytest.raises(FileNotFoundError):
+        is_held(lock)
+    assert not lock.exists(), "who looks leaves nothing behind"
 
 
 def test_nobody_trains_or_measures_while_somebody_measures(tmp_path: Path):

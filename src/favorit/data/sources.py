@@ -191,7 +191,9 @@ def _on_disk(source: Source, root: Path, notes: list[str]) -> dict[str, bytes] |
         return found
     if source.archive:
         for path in _candidates(source, root, source.archive.name):
-            content = path.read_bytes()
+            content = _read(path)
+            if content is None:
+                continue
             if hashlib.md5(content, usedforsecurity=False).hexdigest() == source.archive.md5:
                 return _members(content, source)
             notes.append(f"{path} is truncated or damaged (wrong checksum)")
@@ -200,8 +202,11 @@ def _on_disk(source: Source, root: Path, notes: list[str]) -> dict[str, bytes] |
 
 def _verified(path: Path, digest: str | None, notes: list[str]) -> bytes | None:
     """The unpacked content of a file if it is the right one."""
+    packed = _read(path)
+    if packed is None:
+        return None
     try:
-        content = gunzip(path.read_bytes(), str(path))
+        content = gunzip(packed, str(path))
     except FavoritError as error:
         notes.append(str(error))
         return None
@@ -209,6 +214,14 @@ def _verified(path: Path, digest: str | None, notes: list[str]) -> bytes | None:
         return content
     notes.append(f"{path} is truncated or damaged (wrong checksum)")
     return None
+
+
+def _read(path: Path) -> bytes | None:
+    """The content of a file; None if another process, which has unpacked it meanwhile, took it away."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
 
 
 def _members(archive: bytes, source: Source) -> dict[str, bytes]:

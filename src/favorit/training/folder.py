@@ -59,12 +59,11 @@ class RunFolder:
         """Whether some process trains the run now."""
         try:
             with open(self._file("lock")) as file:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                return not _lock(file, fcntl.LOCK_SH)
         except FileNotFoundError:
             return False
         except OSError:
             return True
-        return False
 
     def write_config(self, meaning: dict[str, Any]) -> None:
         write_json(self.path / "config.json", {"schema": SCHEMA, **meaning})
@@ -96,8 +95,10 @@ class RunFolder:
 
     def error(self) -> str | None:
         """What ended the last attempt, where that was no loss of its own: trained again, the run may well complete."""
-        path = self.path / "error.txt"
-        return path.read_text(errors="replace").strip() if path.exists() else None
+        try:
+            return (self.path / "error.txt").read_text(errors="replace").strip()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
 
     def write_error(self, message: str) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
@@ -106,11 +107,11 @@ class RunFolder:
     def epochs(self) -> list[dict[str, Any]]:
         """The records of the epochs; a last line cut short by a kill does not count."""
         path = self.path / "epochs.jsonl"
-        if not path.exists():
-            return []
-        whole, _, _ = path.read_bytes().rpartition(b"\n")
         try:
+            whole, _, _ = path.read_bytes().rpartition(b"\n")
             return from_json(b"[" + b",".join(whole.splitlines()) + b"]")
+        except (FileNotFoundError, NotADirectoryError):
+            return []
         except ValueError as error:
             raise damaged(path, error) from None
 
@@ -185,13 +186,21 @@ class RunFolder:
 
 
 def _take(file: IO[str], patience: float = 0.3) -> bool:
-    """An exclusive lock. Whoever lists runs holds one for an instant, so a held lock is tried again for a moment."""
+    """An exclusive lock. Whoever lists runs has a shared one for an instant, which is waited for, however long it is on a busy machine."""
     deadline = time.monotonic() + patience
-    while True:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except OSError:
-            if time.monotonic() >= deadline:
+    while not _lock(file, fcntl.LOCK_EX):
+        if time.monotonic() >= deadline:
+            if not _lock(file, fcntl.LOCK_SH):
                 return False
-            time.sleep(0.02)
+            fcntl.flock(file, fcntl.LOCK_UN)
+        time.sleep(0.02)
+    return True
+
+
+def _lock(file: IO[str], kind: int) -> bool:
+    """Takes a lock, unless it would have to be waited for."""
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+        return True
+    except OSError:
+        return False

@@ -18,8 +18,8 @@ def hold(path: Path, *, shared: bool = False) -> Iterator[IO[str]]:
 
 
 def is_held(path: Path) -> bool:
-    """Whether some process holds the lock exclusively."""
-    with open(path, "a+") as file:
+    """Whether some process holds the lock exclusively; FileNotFoundError where there is none, and none is made."""
+    with open(path) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:

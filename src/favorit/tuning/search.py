@@ -129,9 +129,11 @@ def _begin(plan: Plan, storage: BaseStorage) -> optuna.Study:
     directions = [OBJECTIVES[name].direction for name in plan.objectives]
     study = optuna.create_study(study_name=plan.name, storage=storage, directions=directions, load_if_exists=True)
     meaning, place = plan.meaning(), without_password(plan.storage or str(plan.out / "tune.db"))
+    # Trials first: another process that begins the study just now says whose it is before it has one.
+    begun = bool(study.get_trials(deepcopy=False))
     before = study.user_attrs.get("favorit")
     if before is None:
-        if study.get_trials(deepcopy=False):
+        if begun:
             raise FavoritError(f"the study {plan.name!r} in {place} is not one of favorit's: choose another name")
         study.set_user_attr("favorit", meaning)
         return study

@@ -127,9 +127,11 @@ STATES = {
 
 def is_alive(places: Path, trial: FrozenTrial) -> bool:
     """Whether the process that took a trial up still has it."""
-    lock = places / trial.user_attrs.get("worker", "unknown")
-    begun = trial.datetime_start.timestamp() if trial.datetime_start is not None else 0.0
-    return is_held(lock) if lock.exists() else time.time() - trial.user_attrs.get("beat", begun) < SILENCE
+    try:
+        return is_held(places / trial.user_attrs.get("worker", "unknown"))
+    except FileNotFoundError:
+        begun = trial.datetime_start.timestamp() if trial.datetime_start is not None else 0.0
+        return time.time() - trial.user_attrs.get("beat", begun) < SILENCE
 
 
 def work_in_process(plan: Plan, connection: Any) -> None:
