@@ -22,6 +22,7 @@ from favorit.errors import FavoritError, unknown
 
 T = TypeVar("T")
 
+BOOLEANS = {"true": True, "false": False}  # as YAML and JSON write them
 MOST_LAYERS = 10_000  # of one component in a pattern: a slip such as softmax*10000000000 is an error, not a full memory
 
 PositiveInt = Annotated[int, Field(ge=1, strict=True)]
@@ -81,7 +82,9 @@ def parse_pattern(text: str) -> list[Spec]:
 
 
 def literal(text: str) -> Any:
-    """A value as a user types it: a Python literal where it is one, the bare text otherwise."""
+    """A value as a user types it: a Python literal where it is one (true and false too), the bare text otherwise."""
+    if text in BOOLEANS:
+        return BOOLEANS[text]
     try:
         return ast.literal_eval(text)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):

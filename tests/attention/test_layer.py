@@ -270,6 +270,12 @@ def test_wrong_values_of_a_layer_are_named(values: dict[str, object], words: str
         Attention(**{"dim": 16, "heads": 4, **values})
 
 
+def test_tokens_of_another_width_are_named() -> None:
+    for reads in (None, 1):
+        with pytest.raises(FavoritError, match="tokens of width 8 came, but dim=16"):
+            Attention(16, 2)(torch.zeros(1, 5, 8), reads=reads)
+
+
 def test_bad_layers_are_refused() -> None:
     with pytest.raises(FavoritError, match="heads=3 does not divide dim=16"):
         Attention(16, 3)

@@ -195,6 +195,8 @@ def test_the_sentence_fits_what_was_measured():
     )
     nowhere = conclude([each for each in MADE if each.std == 1.0])
     assert nowhere.startswith("Random features do not beat uniform averaging at std 1 (favor 1.9, uniform 0.79) up to m=1024:")
+    tie = conclude([point("uniform", None, 1.0, 0.8), point("learned", None, 1.0, 0.799)])
+    assert tie.startswith("These kernels do not beat uniform averaging at std 1 (learned 0.8, uniform 0.8)")
     assert conclude([each for each in MADE if each.kernel in ("uniform", "trigonometric")]).startswith("No kernel that a mixer could have")
 
 

@@ -192,6 +192,8 @@ def test_the_command_writes_table_advice_csv_figure_and_json(
 def test_the_command_says_that_the_grid_ends_too_early(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(monkeypatch, "--most-tokens", "100") == 2
     assert "785 tokens, more than --most-tokens 100" in capsys.readouterr().err
+    assert run(monkeypatch, "--image", "33", "--patch", "8") == 2
+    assert "--patch 8 does not divide --image 33: choose one that does" in capsys.readouterr().err
 
 
 def test_advice_where_a_mixer_wins_here_but_not_on_the_whole() -> None:

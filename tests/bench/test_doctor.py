@@ -22,7 +22,7 @@ from favorit.bench.doctor_tally import Finding, Tally
 from favorit.cli.doctor import doctor
 from favorit.data import load_dataset
 from favorit.training.loaded import Loaded, load
-from training_helpers import fit, tiny
+from training_helpers import fit, pictures, tiny
 
 HEADS, TOKENS, WIDTH = 2, 24, 8
 
@@ -319,6 +319,16 @@ def test_what_is_not_a_run_is_said(make: Any, says: str, tmp_path: Path):
         diagnose(tmp_path)
 
 
+def test_images_that_are_not_those_of_the_run_are_refused(tmp_path: Path):
+    """Divided otherwise, some of those that validate may have been trained on."""
+    pictures(tmp_path / "images", {"a": 20, "b": 20})
+    run, _ = fit(tmp_path / "runs", tiny(data=dict(name=f"folder:{tmp_path / 'images'}", validation=0.25), train=dict(epochs=1)))
+    diagnose(run, images=2, counts=(8,))
+    next((tmp_path / "images").rglob("*.png")).unlink()
+    with pytest.raises(FavoritError, match=r"is not the data that .* was trained on: its content has changed"):
+        diagnose(run, images=2, counts=(8,))
+
+
 def test_a_run_without_weights_is_said_to_be_unfinished(run, tmp_path: Path):
     (tmp_path / "config.json").write_text((run.path / "config.json").read_text())
     with pytest.raises(FavoritError, match=r"best\.safetensors is missing: train the run on"):
@@ -368,3 +378,5 @@ def test_the_command_prints_tables_advice_csv_and_json(run, tmp_path: Path, caps
     assert table["features"].tolist()[:3] == [8, 8, 8]
     assert table["error uniform"].tolist() == [each["errors"]["uniform"] for each in said["findings"]]
     assert (tmp_path / "heads.png").exists()
+    with pytest.raises(FavoritError, match=r"--figure .*heads\.foo: no picture of that ending can be drawn: give it \.png"):
+        doctor(run.path, figure=tmp_path / "heads.foo")

@@ -208,8 +208,14 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
     "schedule": (settings(train=dict(schedule="cosin")), ["schedule 'cosin'", "did you mean 'cosine'", "one_cycle"]),
     "augmentation": (settings(data=dict(augment="flp")), ["augmentation 'flp'", "did you mean 'flip'"]),
     "preset": (["--preset", "hybird"], ["preset 'hybird'", "did you mean 'hybrid'"]),
-    "data set": (["--data", "mnits"], ["data set 'mnits'", "did you mean 'mnist'"]),
-    "folder of images": (["--data", "folder:/nowhere"], ["folder:/nowhere", "no such folder"]),
+    "data set": (settings(data=dict(name="mnits")), ["data set 'mnits'", "did you mean 'mnist'"]),
+    "folder of images": (settings(data=dict(name="folder:/nowhere")), ["folder:/nowhere", "no such folder"]),
+    "a folder of images without a name": (settings(data=dict(name="folder:")), ["folder: names no folder"]),
+    "a relative folder": (settings(data=dict(name="folder:nowhere")), ["folder:nowhere", "counts from where the command is given"]),
+    "two data sets": (["--data", "digits"], ["--data digits and --set data.name both say data.name"]),
+    "two numbers of epochs": (settings(train=dict(epochs=0)), ["--epochs 2 and --set train.epochs both say train.epochs"]),
+    "a fold of all folds": ([*settings(data=dict(folds=3, fold=1)), "--folds", "2"], ["--folds trains every fold"]),
+    "classes": (settings(model=dict(classes=3)), ["--set model.classes is not valid: it follows from the data"]),
     "fold out of range": (settings(data=dict(folds=3, fold=3)), ["folds=3, fold=3", "0..folds-1"]),
     "folds without a fold": (settings(data=dict(folds=3)), ["folds=3, fold=None", "give both"]),
     "one fold": (["--folds", "1"], ["--folds", "greater than or equal to 2"]),
@@ -407,7 +413,7 @@ def test_evaluate_is_the_result(command, run):
     assert found.pop("classes") == ["class 0", "class 1", "class 2"]
     for key in ("test", "parameters", "flops", "flags"):
         assert found.pop(key) == run.result[key]
-    times = ("inference_seconds", "inference_seconds_per_batch", "images_per_second", "peak_memory")
+    times = ("inference_seconds", "inference_batch", "inference_seconds_per_batch", "images_per_second", "peak_memory")
     assert found.keys() == set(times) <= run.result.keys()
 
 

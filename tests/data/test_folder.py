@@ -23,7 +23,7 @@ def fill(folder: Path, classes: Sequence[str] = ("cat", "dog"), count: int = 10,
     return folder
 
 
-@pytest.mark.parametrize("ending", ["png", "jpg", "JPEG", "webp"])
+@pytest.mark.parametrize("ending", ["png", "jpg", "JPEG", "webp", "bmp", "gif", "tif"])
 def test_class_folders_become_a_data_set_with_a_stratified_test_part(tmp_path: Path, ending: str) -> None:
     fill(tmp_path / "pets", ending=ending)
     (tmp_path / "pets" / "cat" / "notes.txt").write_text("not an image")
@@ -80,11 +80,20 @@ def test_two_classes_are_needed(tmp_path: Path, classes: Sequence[str], message:
         load_dataset(f"folder:{tmp_path}")
 
 
+@pytest.mark.parametrize("whole", ["", "train"])
+def test_a_class_folder_without_images_is_not_left_out_in_silence(tmp_path: Path, whole: str) -> None:
+    fill(tmp_path / whole)
+    (tmp_path / whole / "emu").mkdir()
+    (tmp_path / whole / "emu" / "1.heic").write_bytes(b"a photograph")
+    with pytest.raises(FavoritError, match=r"emu: no \.png .* files in this class folder: add or convert some, or remove it"):
+        load_dataset(f"folder:{tmp_path}")
+
+
 def test_other_mistakes_with_folders(tmp_path: Path) -> None:
     with pytest.raises(FavoritError, match="there is no such folder"):
         load_dataset(f"folder:{tmp_path / 'nowhere'}")
     fill(tmp_path / "few", count=1)
-    with pytest.raises(FavoritError, match="too few images to set some aside"):
+    with pytest.raises(FavoritError, match="2 images of 2 classes are too few to set some aside for testing: add some, or put"):
         load_dataset(f"folder:{tmp_path / 'few'}")
     fill(tmp_path / "more" / "train")
     fill(tmp_path / "more" / "test", ("cat", "fox"))

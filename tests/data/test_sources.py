@@ -261,13 +261,16 @@ def test_npm_packages_are_read(tmp_path: Path, source: Source, path_folder: Path
     assert leftovers(tmp_path / "data") == ["one", "two"]
 
 
-def test_apt_packages_are_read(tmp_path: Path, source: Source, path_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_apt_packages_are_read(
+    tmp_path: Path, source: Source, path_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     files = {f"./usr/share/{name}.gz": gzip.compress(content) for name, content in CONTENT.items()}
     (tmp_path / "made.tar").write_bytes(tar_gz(files, "w"))
     client(path_folder, "apt-get", "touch some-data_1_all.deb")
     client(path_folder, "dpkg-deb", f"cat {tmp_path}/made.tar")
     set_source(monkeypatch, source, addresses=(), packages=(AptPackage("some-data", "./usr/share/"),))
     assert fetch("things", tmp_path / "data") == CONTENT
+    assert capsys.readouterr().err == "fetching apt-get some-data\n"
     assert leftovers(tmp_path / "data") == ["one.gz", "two.gz"]
 
 

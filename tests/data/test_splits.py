@@ -76,7 +76,7 @@ def test_the_published_forms() -> None:
         ({"validation": True}, "validation=True"),
         ({"validation": 0.0001}, "less than one of 1000 images"),
         ({"validation": 5}, "5 of 1000 images cannot hold each of 10 classes"),
-        ({"validation": 995}, "5 of 1000 images cannot hold each of 10 classes"),
+        ({"validation": 995}, "the 5 of 1000 images that are left cannot hold each of 10 classes"),
         ({"subset": 0}, r"subset=0: a count in 1\.\.1000"),
         ({"subset": 1001}, r"subset=1001: a count in 1\.\.1000"),
         ({"folds": 5}, "give both"),

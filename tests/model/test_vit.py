@@ -112,6 +112,12 @@ def test_any_number_of_channels_and_classes(channels, classes):
     assert model(randn(2, channels, 8, 12, dtype=torch.float32)).shape == (2, classes)
 
 
+@pytest.mark.parametrize("shape", [(1, 1, 32, 32), (3, 32, 32)])
+def test_images_of_another_kind_are_named(shape):
+    with pytest.raises(FavoritError, match=rf"images of shape \({', '.join(map(str, shape))}\) came, but the model takes \(B, 3, H, W\)"):
+        create_model("hybrid")(torch.zeros(shape))
+
+
 def test_features_are_the_class_token_and_the_patches():
     assert build().features(images()).shape == (3, 1 + 2 * 3, 16)
     assert build(head="mean").features(images()).shape == (3, 2 * 3, 16)

@@ -12,10 +12,11 @@ import pytest
 import torch
 
 import favorit
-from favorit import FavoritError
+from favorit import FavoritError, create_model
 from favorit.training import Begin, Checkpoint, End, Epoch, Step
 from favorit.training.diagnosis import diagnose
 from favorit.training.engine import DivergedError
+from favorit.training.evaluation import Evaluation, report
 from favorit.training.folder import RunFolder
 from training_helpers import files, fit, held, tiny, untimed, weights
 
@@ -78,10 +79,20 @@ def test_the_result_says_all_that_evaluation_promises(tmp_path: Path):
     assert result["train_seconds_per_epoch"] == pytest.approx(sum(epoch["train_seconds"] for epoch in run.epochs) / 2)
     mean, spread = result["inference_seconds_per_batch"]
     assert mean == result["inference_seconds"]  # 48 images are one batch
-    assert spread == 0
+    assert spread is None
+    assert result["inference_batch"] == 48
     assert result["images_per_second"] == pytest.approx(48 / result["inference_seconds"])
     assert result["environment"]["processes"] == 1
     assert result["environment"]["threads"] == torch.get_num_threads()
+
+
+def test_batches_that_are_whole_are_timed(tmp_path: Path):
+    """Of five images in batches of two the last is half a one, and is not counted."""
+    model, images = create_model(tiny().model), torch.zeros(1, 3, 32, 32)
+    found = report(model, Evaluation(torch.zeros(5, 10), torch.zeros(5, dtype=torch.int64), [1.0, 3.0, 0.5], [2, 2, 1]), images)
+    assert (found["inference_batch"], found["inference_seconds_per_batch"]) == (2, [2.0, 1.0])
+    assert found["inference_seconds"] == 4.5
+    assert found["images_per_second"] == pytest.approx(5 / 4.5)
 
 
 def test_the_same_configuration_twice_is_bit_equal_and_another_seed_is_not(tmp_path: Path):

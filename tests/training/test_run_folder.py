@@ -363,8 +363,10 @@ def test_a_full_disk_at_any_write_loses_nothing(tmp_path: Path, monkeypatch, ref
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path):
     (tmp_path / "runs").write_text("a file where the folder should be")
-    with pytest.raises(OSError, match="runs"):
-        fit(tmp_path / "runs", CONFIG)
+    says(lambda: fit(tmp_path / "runs", CONFIG), tmp_path / "runs", "is a file: runs need a folder")
+    says(lambda: favorit.runs(tmp_path / "runs"), tmp_path / "runs", "is a file: runs are in a folder")
+    with pytest.raises(OSError, match="none"):
+        fit(Path("/proc/none"), CONFIG)
 
 
 # Two at once.
@@ -372,7 +374,6 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path):
 HOLDER = """
 import sys
 from pathlib import Path
-from threading import Timer
 from favorit.training.folder import RunFolder
 with RunFolder(Path(sys.argv[1])).lock():
     print("held", flush=True)

@@ -45,7 +45,7 @@ class Attention(nn.Module):
         seed: int | None = None,
     ) -> None:
         super().__init__()
-        self.heads, self.head_dim = heads, head_width(dim, heads, head_dim)
+        self.dim, self.heads, self.head_dim = dim, heads, head_width(dim, heads, head_dim)
         inner = self.heads * self.head_dim
         seed = seeds.fresh() if seed is None else seed
         self.qkv = nn.Linear(dim, 3 * inner, bias=qkv_bias)
@@ -87,6 +87,8 @@ class Attention(nn.Module):
 
     def _tokens(self, x: Tensor, grid: Grid, prefix: int) -> Tensor:
         self._check_prefix(prefix)
+        if x.shape[-1] != self.dim:
+            raise FavoritError(f"tokens of width {x.shape[-1]} came, but dim={self.dim}")
         if x.shape[1] != prefix + math.prod(grid):
             raise FavoritError(f"{x.shape[1]} tokens came, but prefix={prefix} and grid={tuple(grid)} make {prefix + math.prod(grid)}")
         return self.position.tokens(x, grid, prefix)

@@ -33,6 +33,8 @@ Estimate = Callable[[Tensor, Tensor], Tensor]
 # QK-norm starts with unit weights: entries of q and k have a mean square of 1.
 QK_NORM_STD = 1.0
 UNIFORM = "uniform"
+# A kernel whose error is at least this share of uniform averaging's does not beat it: nobody would see the difference.
+BETTER = 0.95
 SERIES = (
     "favor",
     "favor(orthogonal=False)",
@@ -158,7 +160,7 @@ def conclude(points: Sequence[Point]) -> str:
     lost_at: list[float] = []
     for baseline in (point for point in points if point.kernel == UNIFORM):
         here = [point for point in growing or usable if point.std == baseline.std]
-        better = [point for point in here if point.error < baseline.error]
+        better = [point for point in here if point.error < BETTER * baseline.error]
         # The fewest features that do, else the nearest to it.
         shown = min(better, key=lambda point: (point.m or 0, point.error)) if better else min(here, key=lambda point: point.error)
         at = f"at std {baseline.std:g}" + (f" from m={shown.m} on" if better and growing else "")

@@ -13,10 +13,9 @@ from torch import Tensor, nn
 from favorit.attention import Attention
 from favorit.bench.doctor_tally import Finding, Tally
 from favorit.bench.memory import check_fits
-from favorit.data import load_dataset
 from favorit.errors import positive
 from favorit.model.layout import layers
-from favorit.training.loaded import load
+from favorit.training.loaded import load, load_data
 from favorit.training.parts import load_parts
 from favorit.training.run import Run
 
@@ -40,7 +39,7 @@ def diagnose(
     tallies = [Tally(layer, str(spec), module, counts) for layer, (spec, module) in enumerate(zip(specs, attentions, strict=True), 1)]
     # An image at a time where that is all there is room for: some matrices of weights and of features.
     check_fits("tokens", loaded.model.tokens, lambda n: 4 * 8 * config.model.heads * n * (n + max(counts)))
-    parts = load_parts(config, load_dataset(config.data.name, data_dir), 0, 1)
+    parts = load_parts(config, load_data(run.path, data_dir), 0, 1)
     chosen = parts.test if parts.validation is None else parts.validation
     # From all over: folders and some data sets are in the order of their classes.
     places = chosen.indices[torch.linspace(0, len(chosen.indices) - 1, min(images, len(chosen.indices))).long()]

@@ -27,7 +27,11 @@ def approximation(
         list[float] | None, typer.Option("--std", help="Standard deviation of q and k; 0.25, 0.5 and 1 without it. Repeatable.")
     ] = None,
     m: Annotated[
-        str, typer.Option(help="Numbers of features, for kernels that leave theirs open.", metavar="M,M,...")
+        str,
+        typer.Option(
+            help="Numbers of features, for kernels that need some and leave them open (relu does not: 'relu(m=64)').",
+            metavar="M,M,...",
+        ),
     ] = "16,32,64,128,256,512,1024",
     kernels: Annotated[
         list[str] | None,
@@ -47,10 +51,11 @@ def approximation(
     from favorit.bench.approximation import SERIES, Setting, approximate, conclude
     from favorit.bench.approximation_figure import draw, panels, save
     from favorit.bench.speed import write_csv
-    from favorit.cli.console import check_places, open_console
+    from favorit.cli.console import check_pictures, check_places, open_console
     from favorit.cli.progress import long_work
 
-    check_places(out=out, figure=figure)
+    check_places(out=out)
+    check_pictures(figure=figure)
     console = open_console(stderr=as_json)
     setting = Setting(head_dim, tokens, tuple(stds or Setting.stds), numbers("--m", m), draws, seed)
     with long_work(console, "measuring") as listen:

@@ -30,7 +30,10 @@ def compose(
         sections["model"] = {**PRESETS[chosen], **sections["model"]}
     changes = parse_settings(settings, tuple(SECTIONS), ("seed",))
     for key in BY_DATA & changes["model"].keys():
-        raise FavoritError(f"--set model.{key} is not valid: it follows from the data (data.preprocess=resize(64) makes images of 64 x 64)")
+        resize = " (data.preprocess=resize(64) makes images of 64 x 64)" if key == "image_size" else ""
+        raise FavoritError(f"--set model.{key} is not valid: it follows from the data{resize}")
+    options = {"data.name": ("data", data), "train.epochs": ("epochs", epochs), "seed": ("seed", seed)}
+    _refuse_both({f"{section}.{key}" for section in SECTIONS for key in changes[section]} | changes.keys(), options)
     for section in SECTIONS:
         sections[section].update(changes.pop(section))
     values.update(changes)
@@ -41,6 +44,14 @@ def compose(
     if seed is not None:
         values["seed"] = seed
     return RunConfig(**{**values, **sections})
+
+
+def _refuse_both(fields: set[str], options: dict[str, tuple[str, Any]]) -> None:
+    """An error for a field that an option of its own gives a value, and --set another."""
+    for field in sorted(fields & options.keys()):
+        option, value = options[field]
+        if value is not None:
+            raise FavoritError(f"--{option} {value} and --set {field} both say {field}: give one of them")
 
 
 def _read(file: Path) -> dict[str, Any]:

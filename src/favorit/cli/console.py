@@ -30,6 +30,18 @@ def check_places(**places: Path | None) -> None:
             raise FavoritError(f"--{option} {place}: give the name of a file with an ending, such as .csv or .png")
 
 
+def check_pictures(**places: Path | None) -> None:
+    """The same for pictures, whose ending says their format."""
+    check_places(**places)
+    for option, place in places.items():
+        if place is None:
+            continue
+        from matplotlib.backend_bases import FigureCanvasBase
+
+        if place.suffix.lower().removeprefix(".") not in FigureCanvasBase.filetypes:
+            raise FavoritError(f"--{option} {place}: no picture of that ending can be drawn: give it .png, .svg or .pdf")
+
+
 def open_table(title: str | None = None, **columns: str) -> Table:
     """An empty table: names of columns (underscores are spaces) and `left` or `right` for each."""
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)

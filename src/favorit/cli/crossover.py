@@ -41,17 +41,20 @@ def crossover(
     from favorit.bench.crossover_figure import draw, panels
     from favorit.bench.speed import write_csv
     from favorit.cli.allocator import keep_large_buffers
-    from favorit.cli.console import check_places, open_console
+    from favorit.cli.console import check_pictures, check_places, open_console
     from favorit.cli.progress import long_work
     from favorit.errors import FavoritError
 
+    if image % patch:
+        raise FavoritError(f"--patch {patch} does not divide --image {image}: choose one that does")
     advised = 1 + (image // patch) ** 2
     if advised > most_tokens:
         raise FavoritError(
             f"--image {image} --patch {patch} makes {advised} tokens, more than --most-tokens {most_tokens}: raise that, or choose others"
         )
     grid = sorted({*tokens, advised}) if tokens else grid_to(most_tokens, advised)
-    check_places(out=out, figure=figure)
+    check_places(out=out)
+    check_pictures(figure=figure)
     keep_large_buffers()
     console = open_console(stderr=as_json)
     points: list[Point] = []

@@ -38,10 +38,11 @@ def doctor(
     from favorit.bench.doctor_figure import draw, grids
     from favorit.bench.speed import write_csv
     from favorit.cli.approximation import numbers
-    from favorit.cli.console import check_places, open_console
+    from favorit.cli.console import check_pictures, check_places, open_console
     from favorit.cli.progress import long_work
 
-    check_places(out=out, figure=figure)
+    check_places(out=out)
+    check_pictures(figure=figure)
     console = open_console(stderr=as_json)
     with long_work(console, "layers") as listen:
         findings = diagnose(run, images=images, data_dir=data_dir, counts=numbers("--m", m), listen=listen)

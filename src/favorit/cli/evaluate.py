@@ -34,13 +34,12 @@ def evaluate(
 
 
 def _sentences(found: dict[str, Any]) -> Iterator[str]:
-    from favorit.training.parts import EVALUATION_BATCH
-
-    mean, spread = (1e3 * seconds for seconds in found["inference_seconds_per_batch"])
+    mean, deviation = found["inference_seconds_per_batch"]
+    spread = "" if deviation is None else f" +- {1e3 * deviation:.1f}"
     memory = "" if found["peak_memory"] is None else f"   peak memory {found['peak_memory'] / 2**20:,.0f} MiB"
     yield "accuracy {accuracy:.2%}   top 5 {top5:.2%}   loss {loss:.4f}   calibration error {calibration_error:.4f}".format(**found["test"])
     yield (
-        f"inference {found['inference_seconds']:.2f} s, {mean:.1f} +- {spread:.1f} ms for a batch of {EVALUATION_BATCH}, "
+        f"inference {found['inference_seconds']:.2f} s, {1e3 * mean:.1f}{spread} ms for a batch of {found['inference_batch']}, "
         f"{found['images_per_second']:,.0f} images/s{memory}"
     )
     yield f"{found['parameters']:,} parameters   {found['flops'] / 1e6:,.1f} MFLOPs for an image"

@@ -59,6 +59,8 @@ def summary(report: Report) -> None:
         titles = ["point", "runs", "test", "95 % interval", "validation", "parameters", "s/epoch", "flags"]
         rows = [(name, *_aggregated(results)) for name, results in groups.items()]
         write_columns(titles, rows, right=titles[1:-1], optional=OPTIONAL)
+        if any(result["environment"].get("workers", 1) > 1 for result in report.results.values()):
+            typer.echo("no s/epoch for runs that shared the machine: with one worker they are timed")
     counts = f"{len(report.results)} complete, {len(report.errors)} failed, {len(report.missing)} left"
     typer.echo(f"\n{report.plan.study.name} in {report.out}: {counts}{'; the same command goes on' if report.missing else ''}")
     for name, error in report.errors.items():
@@ -77,7 +79,7 @@ def _aggregated(results: Sequence[dict[str, Any]]) -> tuple[str, ...]:
     return (
         str(tested.n),
         f"{tested.mean:.2%}{spread}",
-        "" if tested.low is None else f"{tested.low:.2%} .. {tested.high:.2%}",
+        "" if tested.low is None or tested.high is None else f"{max(tested.low, 0):.2%} .. {min(tested.high, 1):.2%}",
         f"{fmean(validated):.2%}" if validated else "",
         f"{results[0]['parameters']:,}",
         f"{fmean(alone):.2f}" if alone else "",

@@ -45,6 +45,7 @@ def train(
     from favorit.cli.console import open_console
     from favorit.cli.listen import listener
     from favorit.cli.tables import OPTIONAL, result_rows, summary
+    from favorit.errors import FavoritError
     from favorit.training import train as train_run
 
     keep_large_buffers()
@@ -53,6 +54,8 @@ def train(
     console = open_console(stderr=as_json)
     console.quiet = not first
     values = compose(config, preset, settings or [], data=data, epochs=epochs, seed=seed)
+    if folds and (values.data.folds, values.data.fold) != (None, None):
+        raise FavoritError("--folds trains every fold; data.folds and data.fold choose one: give the one or the other")
     finished = []
     for fold in range(folds) if folds else [None]:
         own = values if fold is None else values.replace(data=values.data.replace(folds=folds, fold=fold))

@@ -77,16 +77,23 @@ def _receive(url: str, part: Path) -> None:
         raise http.client.IncompleteRead(b"", expected - size)
 
 
+def say_fetching(what: str) -> None:
+    """A line where nobody looks at a screen; where somebody does, a bar or a spinner says it."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        console.print(f"fetching {what}", soft_wrap=True, markup=False, highlight=False)
+
+
 @contextmanager
 def _bar(title: str, start: int, total: int | None) -> Iterator[Callable[[int], None]]:
     """A progress bar on a terminal, a line elsewhere."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
+    say_fetching(title if total is None else f"{title}, {(total - start) / 1e6:,.1f} MB")
     console = Console(stderr=True)
-    if not console.is_terminal:
-        size = "" if total is None else f", {(total - start) / 1e6:,.1f} MB"
-        console.print(f"fetching {title}{size}", soft_wrap=True, markup=False, highlight=False)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
         task = progress.add_task(title, total=total, completed=start)

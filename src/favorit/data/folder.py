@@ -20,7 +20,7 @@ from favorit.data.images import DataSet, Images, make_dataset
 from favorit.data.splits import split
 from favorit.errors import FavoritError
 
-EXTENSIONS = (".png", ".jpg", ".jpeg", ".webp")
+EXTENSIONS = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 PARTS = ("train", "val", "test")
 TEST_FRACTION = 0.2
 # The side of squares that images of several sizes, or of a size above the second, become.
@@ -71,8 +71,11 @@ def find_images(paths: Sequence[Path]) -> list[Path]:
 def load_folder(path: str, image_size: int | None, seed: int) -> DataSet:
     """PATH/class/*, or PATH/train with PATH/val and PATH/test beside it; without a test folder a stratified 20 % is set aside."""
     root = Path(path).expanduser()
+    if not path.strip():
+        raise FavoritError("folder: names no folder: write folder:PATH")
     if not root.is_dir():
-        raise FavoritError(f"folder:{path}: there is no such folder")
+        here = "" if root.is_absolute() else f" in {Path.cwd()}: a relative path counts from where the command is given"
+        raise FavoritError(f"folder:{path}: there is no such folder{here}")
     # Images directly in PATH/train mean that "train" is a class, beside car and plane.
     divided = (root / "train").is_dir() and not _files(root / "train")
     whole = root / "train" if divided else root
@@ -80,6 +83,7 @@ def load_folder(path: str, image_size: int | None, seed: int) -> DataSet:
     if len(classes) < 2:
         found = f"only the class {classes[0]!r}" if classes else "no images"
         raise FavoritError(f"{whole}: {found}: expected two or more folders, one for a class, with {' '.join(EXTENSIONS)} files in each")
+    _refuse_empty(whole)
     image_size = image_size or _common_size(whole, classes) or SIDE
     train = _read(whole, classes, image_size)
     validation = test = None
@@ -88,8 +92,14 @@ def load_folder(path: str, image_size: int | None, seed: int) -> DataSet:
         validation = _read(root / "val", classes, image_size) if (root / "val").is_dir() else None
         test = _read(root / "test", classes, image_size) if (root / "test").is_dir() else None
     if test is None:
+        count = max(len(classes), round(TEST_FRACTION * len(train)))
+        if len(train) - count < len(classes):
+            reason = f"{len(train)} images of {len(classes)} classes are too few to set some aside for testing"
+            raise FavoritError(
+                f"folder:{path}: {reason}: add some, or put test images into {root / 'test'} and these into {root / 'train'}"
+            )
         try:
-            kept, aside = split(train.labels, seed=seed, validation=max(len(classes), round(TEST_FRACTION * len(train))))
+            kept, aside = split(train.labels, seed=seed, validation=count)
         except FavoritError as error:
             raise FavoritError(f"folder:{path}: too few images to set some aside for testing: {error}") from None
         train, test = Images(train.images[kept], train.labels[kept]), Images(train.images[aside], train.labels[aside])
@@ -119,6 +129,13 @@ def _refuse_strangers(root: Path) -> None:
     for folder in sorted(root.iterdir()):
         if folder.name not in PARTS and folder.is_dir() and _class_names(folder):
             raise FavoritError(f"{folder}: beside train there may be val and test: rename it to one of them, or move it elsewhere")
+
+
+def _refuse_empty(folder: Path) -> None:
+    """An error for a class folder without images, which would otherwise be no class."""
+    for name in sorted(p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith(".")):
+        if not _files(folder / name):
+            raise FavoritError(f"{folder / name}: no {' '.join(EXTENSIONS)} files in this class folder: add or convert some, or remove it")
 
 
 def _folders(path: Path) -> list[Path]:

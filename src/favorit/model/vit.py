@@ -77,6 +77,8 @@ class ViT(nn.Module):
 
     def features(self, images: Tensor, reads: int | None = None) -> Tensor:
         """(B, prefix + N, C): the tokens after the last block, or the first `reads` of them."""
+        if images.ndim != 4 or images.shape[1] != self.config.channels:
+            raise FavoritError(f"images of shape {tuple(images.shape)} came, but the model takes (B, {self.config.channels}, H, W)")
         x, grid = self.stem(images)
         prefix = self.head.prefix
         if self.class_token is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from statistics import fmean, pstdev
 from typing import Any, Protocol
 
 import torch
@@ -23,11 +24,12 @@ class Precision(Protocol):
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The logits of some images in order, and the seconds that each batch took."""
+    """The logits of some images in order, and the seconds and images of each batch."""
 
     logits: Tensor
     labels: Tensor
     seconds: list[float]
+    images: list[int]
 
 
 def evaluate(model: nn.Module, loader: Loader, device: torch.device, precision: Precision) -> Evaluation:
@@ -45,16 +47,19 @@ def evaluate(model: nn.Module, loader: Loader, device: torch.device, precision: 
             logits.append(out)
             labels.append(batch.targets)
     model.train(training)
-    return Evaluation(torch.cat(logits), torch.cat(labels), seconds)
+    return Evaluation(torch.cat(logits), torch.cat(labels), seconds, list(map(len, labels)))
 
 
 def report(model: nn.Module, found: Evaluation, image: Tensor) -> dict[str, Any]:
     """What a result says of a tested model, as JSON data: metrics, times, memory of this process, size; FLOPs are those of one `image`."""
-    total, seconds = sum(found.seconds), torch.tensor(found.seconds)
+    total, batch = sum(found.seconds), max(found.images)
+    # The last batch may be smaller. One batch has no spread.
+    whole = [seconds for seconds, images in zip(found.seconds, found.images, strict=True) if images == batch]
     return {
         "test": metrics(found.logits, found.labels),
         "inference_seconds": total,
-        "inference_seconds_per_batch": [total / len(seconds), float(seconds.std(correction=0))],
+        "inference_batch": batch,
+        "inference_seconds_per_batch": [fmean(whole), pstdev(whole) if len(whole) > 1 else None],
         "images_per_second": len(found.labels) / total,
         "peak_memory": measure.peak_memory(),
         "parameters": measure.parameters(model),

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from favorit import seeds
 from favorit.config import ModelConfig, RunConfig
-from favorit.data import Preprocess, build_preprocess, find_images, load_dataset, read_image
+from favorit.data import DataSet, Preprocess, build_preprocess, find_images, load_dataset, read_image
 from favorit.errors import FavoritError
 from favorit.model import ViT, create_model
 from favorit.training.evaluation import evaluate, report
@@ -81,6 +81,15 @@ def load(run: str | Path | Run) -> Loaded:
     return Loaded(model, tuple(card["classes"]), preprocess, tuple(card["image_size"]), card["channels"], config.train.precision == "bf16")
 
 
+def load_data(path: str | Path, data_dir: str | Path | None = None) -> DataSet:
+    """The data that a run was trained on, or an error: others would be divided otherwise into images it has seen and has not."""
+    saved = RunFolder(path).config()
+    data = load_dataset(name := saved["config"]["data"]["name"], data_dir)
+    if data.digest != saved["data"]["digest"]:
+        raise FavoritError(f"{name} is not the data that {path} was trained on: its content has changed")
+    return data
+
+
 def evaluate_run(path: str | Path, data_dir: str | Path | None = None) -> dict[str, Any]:
     """The test of a complete run anew, on the test images that it was tested on: metrics, times, size, its flags, and the classes."""
     folder = RunFolder(path)
@@ -90,9 +99,7 @@ def evaluate_run(path: str | Path, data_dir: str | Path | None = None) -> dict[s
         reason = "the test set is opened once, for the weights that a complete run has chosen"
         raise FavoritError(f"{path} is not complete but {state}: {reason}; `favorit runs` shows what is there")
     loaded, config = load(path), RunConfig(**saved["config"])
-    data = load_dataset(config.data.name, data_dir)
-    if data.digest != saved["data"]["digest"]:
-        raise FavoritError(f"{config.data.name} is not the data that {path} was trained on: its content has changed")
+    data = load_data(path, data_dir)
     found = evaluate(loaded.model, load_parts(config, data, 0, 1).test, torch.device("cpu"), loaded.precision)
     image = torch.zeros(1, config.model.channels, *config.model.image_size)
     return {"classes": loaded.classes, "flags": result["flags"], **report(loaded.model, found, image)}

@@ -26,6 +26,8 @@ def runs(folder: str | Path = "runs") -> pandas.DataFrame:
 
 def rows(folder: str | Path) -> list[dict[str, Any]]:
     """The same as dictionaries, which need no pandas."""
+    if os.path.isfile(folder):
+        raise FavoritError(f"{folder} is a file: runs are in a folder")
     names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
     return [_row(Path(folder, name)) for name in names if os.path.exists(f"{folder}{os.sep}{name}{os.sep}config.json")]
 

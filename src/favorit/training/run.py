@@ -40,6 +40,7 @@ class Run:
         """What it ended with: status, test metrics, times, environment."""
         result = RunFolder(self.path).result()
         if result is None:
+            RunFolder(self.path).config()  # an error of its own for what is no run
             raise FavoritError(f"{self.path} is not finished: train it with the same configuration, and it goes on")
         return result
 
@@ -112,6 +113,8 @@ def train(
     there untested, and goes on from there when it is trained again.
     """
     config = RunConfig(**config) if isinstance(config, dict) else config
+    if Path(out).exists() and not Path(out).is_dir():
+        raise FavoritError(f"{out} is a file: runs need a folder, which is made where there is none")
     data = read(config.data.name, data_dir)
     config = resolve(config, data)
     identifier = run_id(config, data.digest)

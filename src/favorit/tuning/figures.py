@@ -39,6 +39,7 @@ def draw(result: TuneResult, file: Path) -> None:
     """Both panels as a PNG."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(11, 4), layout="constrained")
     FigureCanvasAgg(figure)
@@ -49,6 +50,7 @@ def draw(result: TuneResult, file: Path) -> None:
             left.scatter(*zip(*points, strict=True), marker=marker, s=22, label=label)
     if found.best:
         left.step(*zip(*found.best, strict=True), where="post", color="black", linewidth=1, label="best so far")
+    left.xaxis.set_major_locator(MaxNLocator(integer=True))
     left.set(xlabel="trial", ylabel="validation accuracy", title=result.name)
     if found.complete or found.pruned:
         left.legend(fontsize="small")
@@ -59,6 +61,8 @@ def draw(result: TuneResult, file: Path) -> None:
     right.set_yticks(range(len(shares)), [field for field, _ in shares])
     right.invert_yaxis()
     right.set(xlabel="importance", title="what mattered" if shares else "too few trials to say what mattered")
+    if not shares:
+        right.set_axis_off()
     if len(result.objectives) > 1 and shares:
         right.legend(fontsize="small")
     write_atomically(file, lambda temporary: figure.savefig(temporary, format="png", dpi=150))
