@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from safetensors.torch import load_file
 import favorit
 from favorit import RunConfig
 from favorit.training.folder import RunFolder
-from training_helpers import finish, first_model, plain, resolved, start
+from favorit.training.run import _all_learn
+from training_helpers import finish, first_model, plain, resolved, start, tiny
 
 # 97 images in batches of 20: the last has 17, which two processes share 8 to 9. Four epochs are twenty steps.
 CONFIG: dict[str, Any] = plain(
@@ -94,6 +96,26 @@ def test_the_command_speaks_with_one_voice(tmp_path: Path):
     assert len(list((tmp_path / "runs" / "tensorboard").rglob("events.*"))) == 2
 
 
+@pytest.mark.parametrize(("layout", "learn"), [("softmax|favor(m=8)", True), ("uniform|softmax", False), ("uniform", False)])
+def test_whether_all_parameters_learn(layout, learn):
+    """q and k of a mixer that ignores them, and their norms, do not; looking leaves nothing behind."""
+    config = tiny(model=dict(layout=layout, qk_norm=True, stem="conv(channels=(4,))")).model
+    model = favorit.create_model(config, seed=0)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    assert _all_learn(model) is learn
+    assert model.training
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+def test_parameters_without_a_gradient_stop_nobody(tmp_path: Path):
+    changes = {"model": {**CONFIG["model"], "layout": "uniform|softmax", "qk_norm": True}, "train": {**CONFIG["train"], "epochs": 1}}
+    (tmp_path / "config.yaml").write_text(json.dumps({**CONFIG, **changes}))
+    arguments = ("--config", tmp_path / "config.yaml", "--accelerator", "cpu", "--devices", "2", "--out", tmp_path / "runs")
+    status, _, errors = finish(start("-m", "favorit", "train", *arguments))
+    assert status == 0, errors
+
+
 def test_what_ends_one_process_ends_both(tmp_path: Path):
     """A loss that is no number in one process is recorded as that of the run."""
     (tmp_path / "config.json").write_text(json.dumps({**CONFIG, "train": {**CONFIG["train"], "lr": 1e30}}))
@@ -111,6 +133,7 @@ def test_a_run_that_is_held_is_said_once(tmp_path: Path):
     arguments = ("--config", tmp_path / "config.yaml", "--accelerator", "cpu", "--devices", "2", "--out", tmp_path / "runs")
     status, _, errors = finish(start("-m", "favorit", "train", *arguments))
     assert status == 0, errors
+    assert not re.search("GLOBAL_RANK|distributed|find_unused_parameters", errors), "what the processes tell each other is not for users"
     (folder,) = (tmp_path / "runs").iterdir()
     (folder / "result.json").unlink()
     with RunFolder(folder).lock():

@@ -169,3 +169,14 @@ def test_more_images_than_one_batch(shades):
     assert found.shape == (600, 2)
     torch.testing.assert_close(found[512:], loaded.predict(images[512:]))
     torch.testing.assert_close(found.sum(1), torch.ones(600))
+
+
+def test_a_run_on_a_folder_beside_it_is_evaluated_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    pictures(tmp_path / "images", {"a": 20, "b": 20})
+    monkeypatch.chdir(tmp_path)
+    run, _ = fit(tmp_path / "runs", tiny(data=dict(name="folder:images"), train=dict(epochs=1)))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert evaluate_run(run.path)["test"] == run.result["test"]
+    again, events = fit(tmp_path / "runs", tiny(data=dict(name="folder:../images"), train=dict(epochs=1)))
+    assert (again, events) == (run, [])

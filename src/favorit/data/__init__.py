@@ -1,7 +1,7 @@
 """Data: from files to batches. `load_dataset` -> `split` -> `Loader`."""
 
 from favorit.data.augment import AUGMENTS, Augment, build_augment
-from favorit.data.datasets import CARDS, DATASETS, load_dataset
+from favorit.data.datasets import CARDS, DATASETS, load_dataset, located
 from favorit.data.folder import find_images, read_image
 from favorit.data.images import DataSet, Images
 from favorit.data.loader import Batch, Loader
@@ -26,6 +26,7 @@ __all__ = [
     "fetch",
     "find_images",
     "load_dataset",
+    "located",
     "present",
     "read_image",
     "split",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -84,6 +85,13 @@ def load_dataset(text: str, data_dir: DataDir = None) -> DataSet:
     if isinstance(text, str) and text.startswith("folder:"):
         return DATASETS.build(Spec("folder", (text.removeprefix("folder:"),)))
     return DATASETS.build(text, data_dir=data_dir)
+
+
+def located(text: str) -> str:
+    """The same data set by a name that holds in every working directory: the path of a folder becomes absolute."""
+    if not text.startswith("folder:"):
+        return text
+    return f"folder:{Path(text.removeprefix('folder:')).expanduser().absolute()}"
 
 
 def describe_dataset(name: str) -> DataSet:
@@ -182,7 +190,7 @@ def _synthetic_part(patterns: Tensor, size: int, count: int, seed: int, part: st
 
 @DATASETS.register("folder")
 def folder(path: str, image_size: PositiveInt | None = None, seed: NonNegativeInt = 0) -> DataSet:
-    """Your own images: PATH/class/*.png, jpg, jpeg or webp, or the same in PATH/train, PATH/val and PATH/test.
+    """Your own images: PATH/class/*.png, jpg, webp, bmp, gif or tif, or the same in PATH/train, PATH/val and PATH/test.
 
     Squares of one size up to 128 keep it; others become squares of 64, or of `image_size`.
     """

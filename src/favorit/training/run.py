@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
+import torch
+
 from favorit import seeds
 from favorit.attention.local import LOCALS
 from favorit.config import DataConfig, ModelConfig, RunConfig, identify
-from favorit.data import AUGMENTS, PREPROCESSES, DataSet, build_preprocess, load_dataset
+from favorit.data import AUGMENTS, PREPROCESSES, DataSet, build_preprocess, load_dataset, located
 from favorit.errors import FavoritError
-from favorit.model import HEADS, STEMS, create_model
+from favorit.model import HEADS, STEMS, ViT, create_model
 from favorit.model.layout import layers, shorten
 from favorit.position import POSITIONS
 from favorit.spec import Registry, parse_pattern, parse_sum
@@ -54,11 +56,15 @@ class Run:
 
 
 def resolve(config: RunConfig, data: DataSet) -> RunConfig:
-    """The configuration with what the data decide: image size, channels, classes, and which images validate where they bring their own."""
+    """The configuration with what the data decide: image size, channels, classes, and which images validate where they bring their own.
+
+    A folder has its whole path, so that the run can be evaluated from anywhere.
+    """
     size = build_preprocess(config.data.preprocess, data.mean, data.std).output_size(data.image_size)
     model = config.model.replace(image_size=size, channels=data.channels, classes=len(data.classes))
     own = data.validation is not None and config.data.folds is None
-    return config.replace(model=model, data=config.data.replace(validation=DataConfig().validation) if own else config.data)
+    validation = DataConfig().validation if own else config.data.validation
+    return config.replace(model=model, data=config.data.replace(name=located(config.data.name), validation=validation))
 
 
 def run_id(config: RunConfig, digest: str) -> str:
@@ -122,7 +128,7 @@ def train(
     if _ended(finished := folder.result()):
         return _finished(folder, finished)
     model = create_model(config.model, seed=seeds.derive(config.seed, "model"))
-    fabric = _launch(accelerator, devices, config.train.precision)
+    fabric = _launch(accelerator, devices, config.train.precision, model)
     # Whatever is wrong with the configuration shows here, before there is a folder.
     training = Training(config, data, model, fabric, folder, compiled=compiled, every=checkpoint_seconds, workers=workers)
     with _held(folder, fabric):
@@ -154,11 +160,12 @@ def _finished(folder: RunFolder, result: dict[str, Any]) -> Run:
     return Run(folder.path)
 
 
-def _launch(accelerator: str, devices: int, precision: str) -> Any:
+def _launch(accelerator: str, devices: int, precision: str, model: ViT) -> Any:
     from lightning_fabric import Fabric
 
-    # A mixer that ignores q and k leaves their norms and gates without a gradient.
-    strategy = "ddp_find_unused_parameters_true" if devices > 1 else "auto"
+    strategy = "auto"
+    if devices > 1:  # looking for parameters without a gradient costs time at every step
+        strategy = "ddp" if _all_learn(model) else "ddp_find_unused_parameters_true"
     try:
         fabric = Fabric(accelerator=accelerator, devices=devices, strategy=strategy, precision=PRECISIONS[precision])  # type: ignore[arg-type]
     except (ValueError, TypeError, RuntimeError) as error:
@@ -168,6 +175,17 @@ def _launch(accelerator: str, devices: int, precision: str) -> Any:
         raise FavoritError("train.precision=fp16 cannot be used on a CPU: its gradients are scaled on a GPU only; use 32 or bf16")
     fabric.launch()
     return fabric
+
+
+def _all_learn(model: ViT) -> bool:
+    """Whether each parameter gets a gradient. A mixer that ignores q and k, such as uniform, leaves their norms and gates without one."""
+    training = model.training
+    image = torch.zeros(1, model.config.channels, *model.config.image_size)
+    model.eval()(image).sum().backward()  # in evaluation mode batch norms do not count this image
+    found = all(parameter.grad is not None for parameter in model.parameters() if parameter.requires_grad)
+    model.zero_grad()
+    model.train(training)
+    return found
 
 
 @contextmanager
