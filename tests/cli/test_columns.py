@@ -44,7 +44,7 @@ def test_words_are_cut_and_names_of_rows_and_numbers_never_are(written) -> None:
 
 
 def test_then_whole_columns_go_and_a_line_says_which(written) -> None:
-    *table, note = written(40)
+    *table, note = written(40, TITLES, ROWS, right=["seed", "test"], optional=["loss", "seed"])  # there is no loss here
     assert table[1] == "0123456789abcdef  relu(m=64)*3|…  91.25%"
     assert note == "not shown on 40 columns: seed"
 
@@ -74,3 +74,11 @@ def test_the_width_is_that_of_the_stream_that_is_written_to(monkeypatch: pytest.
     assert asked == [2]
     written = capsys.readouterr()
     assert (written.out, written.err.splitlines()[-1]) == ("", "not shown on 40 columns: seed")
+
+
+@pytest.mark.parametrize("err", [False, True])
+def test_a_stream_that_is_closed_is_no_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], err: bool) -> None:
+    with monkeypatch.context() as closed:
+        closed.setattr(sys, "stderr" if err else "stdout", None)
+        write_columns(TITLES, ROWS, err=err)
+    assert capsys.readouterr() == ("", "")

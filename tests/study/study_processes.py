@@ -70,6 +70,7 @@ def prepare(job: dict[str, Any]) -> None:
     Forked.log = f"{job['out']}.log"
     local.subprocess = SimpleNamespace(Popen=Forked, DEVNULL=None, TimeoutExpired=subprocess.TimeoutExpired)  # type: ignore[assignment]
     local.local.__kwdefaults__["checkpoint_seconds"] = 0.0
+    local.LEAVE = 600.0  # a disk may be slow; whoever would not go by itself hangs
     attempt = worker._attempt
 
     def deadly(task: Any, *rest: Any) -> Any:

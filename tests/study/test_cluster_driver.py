@@ -203,6 +203,7 @@ def test_a_run_that_another_holds_is_waited_for(study, tmp_path: Path):
         looks += 1
         if looks == 3:
             (folder.path / "result.json").write_bytes(RESULT)
+            (folder.path / ".best.safetensors.123").write_bytes(b"half")  # it was killed before it had tidied
             lock.__exit__(None, None, None)
         return held(self)
 
@@ -212,6 +213,7 @@ def test_a_run_that_another_holds_is_waited_for(study, tmp_path: Path):
         events = study(ray)
     assert shown(events) == ["Ended two", "Ended one"]
     assert [event.elsewhere for event in events if isinstance(event, Ended)] == [False, True]
+    assert {path.name for path in folder.path.iterdir()} == {"lock", "result.json"}
 
 
 def test_no_more_is_claimed_than_the_cluster_can_soon_do(study):

@@ -126,13 +126,15 @@ def test_a_run_that_another_process_finished_in_the_meantime_is_not_repeated(tmp
 
     def slow(*arguments: Any) -> Any:
         monkeypatch.setattr(module, "_launch", launch)
-        fit(tmp_path, tiny())
+        other, _ = fit(tmp_path, tiny())
+        (other.path / "checkpoint-12").mkdir()  # it was killed before it had tidied
         return launch(*arguments)
 
     monkeypatch.setattr(module, "_launch", slow)
     run, events = fit(tmp_path, tiny())
     assert events == []
     assert len(run.epochs) == 2
+    assert not (run.path / "checkpoint-12").exists()
 
 
 # Early stopping and selection. Validation has 10 images, so that its accuracy soon repeats itself, and a large rate makes its loss rise.

@@ -171,12 +171,17 @@ def test_more_images_than_one_batch(shades):
     torch.testing.assert_close(found.sum(1), torch.ones(600))
 
 
-def test_a_run_on_a_folder_beside_it_is_evaluated_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    pictures(tmp_path / "images", {"a": 20, "b": 20})
-    monkeypatch.chdir(tmp_path)
-    run, _ = fit(tmp_path / "runs", tiny(data=dict(name="folder:images"), train=dict(epochs=1)))
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")
+@pytest.mark.parametrize(("name", "same"), [("folder:images", "folder:../images"), ("folder('images', 8)", "folder('../images', 8)")])
+def test_a_run_on_a_folder_beside_it_is_evaluated_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name, same):
+    pictures(tmp_path / "first" / "images", {"a": 20, "b": 20})
+    monkeypatch.chdir(tmp_path / "first")
+    run, _ = fit(tmp_path / "runs", tiny(data=dict(name=name), train=dict(epochs=1)))
+    assert run.config.data.name == name
+    (tmp_path / "first" / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "first" / "elsewhere")
     assert evaluate_run(run.path)["test"] == run.result["test"]
-    again, events = fit(tmp_path / "runs", tiny(data=dict(name="folder:../images"), train=dict(epochs=1)))
+    again, events = fit(tmp_path / "runs", tiny(data=dict(name=same), train=dict(epochs=1)))
     assert (again, events) == (run, [])
+    (tmp_path / "first").rename(tmp_path / "second")  # and where it was moved, from the place that its name counts from
+    monkeypatch.chdir(tmp_path / "second")
+    assert evaluate_run(run.path)["test"] == run.result["test"]

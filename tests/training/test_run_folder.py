@@ -397,12 +397,20 @@ def test_of_two_processes_one_trains_and_the_other_says_so(folder, complete):
     goes_on(folder, complete, 9)  # the system took the lock from the dead
 
 
-def test_whoever_looks_is_waited_for_however_long_that_takes(folder, complete):
+def test_whoever_looks_is_waited_for_however_long_that_takes(folder, complete, monkeypatch):
     """As `favorit runs` does, stopped by the machine in the middle of its look."""
+    from favorit.training import folder as module
+
+    take = module._take
     with open(folder / "lock") as looking:
         fcntl.flock(looking, fcntl.LOCK_SH)
         ending = Timer(1.0, lambda: fcntl.flock(looking, fcntl.LOCK_UN))
-        ending.start()
+
+        def taking(file: Any) -> bool:
+            ending.start()
+            return take(file)
+
+        monkeypatch.setattr(module, "_take", taking)
         goes_on(folder, complete, 9)
         ending.join()
 

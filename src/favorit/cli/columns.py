@@ -31,7 +31,7 @@ def write_columns(
     columns, numbers, left_out = list(zip(*table, strict=True)), set(right), []
     room = _room(sys.stderr if err else sys.stdout)
     widths = _widths(columns, numbers, room)
-    for title in optional:
+    for title in (each for each in optional if each in titles):
         if room is None or _total(widths) <= room:
             break
         left_out.append(title)
@@ -46,12 +46,17 @@ def write_columns(
     typer.echo("\n".join(lines), err=err)
 
 
-def _room(stream: TextIO) -> int | None:
+def _room(stream: TextIO | None) -> int | None:
     """The columns of a terminal, None for a pipe or a file; COLUMNS counts before what the terminal says of itself."""
-    if not stream.isatty():
+    if stream is None or not stream.isatty():
         return None
     said = os.environ.get("COLUMNS", "")
-    return (int(said) if said.isdigit() else os.get_terminal_size(stream.fileno()).columns) or USUAL
+    if said.isdecimal() and int(said):
+        return int(said)
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or USUAL
+    except OSError:
+        return USUAL
 
 
 def _widths(columns: Sequence[Sequence[str]], numbers: set[str], room: int | None) -> list[int]:

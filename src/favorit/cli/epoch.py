@@ -11,7 +11,7 @@ import typer
 
 
 def epoch(
-    data: Annotated[str, typer.Option(help="A data set ('favorit data list').")] = "cifar10",
+    data: Annotated[str | None, typer.Option(help="A data set ('favorit data list'); cifar10 without it.")] = None,
     preset: Annotated[str, typer.Option(help="A model ('favorit list presets').")] = "hybrid",
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Any field, as section.key=value. Repeatable.", metavar="FIELD=VALUE")
@@ -30,13 +30,15 @@ def epoch(
     from favorit.cli.console import open_console, open_table
 
     keep_large_buffers()
-    cost = epoch_cost(compose(None, preset, settings or [], data=data, epochs=None, seed=None), data_dir)
+    usual = ["data.name=cifar10"] if data is None else []
+    config = compose(None, preset, [*usual, *(settings or [])], data=data, epochs=None, seed=None)
+    cost = epoch_cost(config, data_dir)
     machine = measure.fingerprint()
     if as_json:
         typer.echo(json.dumps({**asdict(cost), "environment": machine}))
         return
     table = open_table(
-        f"{preset} on {data}: one epoch, {machine['threads']} threads, {machine['processor']}", what="left", measured="right"
+        f"{preset} on {config.data.name}: one epoch, {machine['threads']} threads, {machine['processor']}", what="left", measured="right"
     )
     table.add_row("images", f"{cost.images:,}")
     table.add_row("seconds", f"{cost.seconds:.1f}")

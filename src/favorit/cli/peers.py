@@ -17,7 +17,7 @@ TITLES = (
     *("ratio", "kept", "plain", "of limit", "epoch s", "check"),
 )
 # What a narrow screen has no room for, the least needed first.
-OPTIONAL = ("its quartiles", "quartiles", "check", "of limit", "plain", "case")
+OPTIONAL = ("its quartiles", "quartiles", "check", "of limit", "plain", "case", "epoch s", "kept")
 
 
 def peers(

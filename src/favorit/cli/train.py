@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 from pathlib import Path
 from typing import Annotated, Any
@@ -40,8 +39,6 @@ def train(
     Examples: [bold]favorit train --epochs 5[/bold],
     [bold]favorit train --data cifar10 --preset hybrid --set model.layout=performer_first --set "model.performer=relu(m=128)"[/bold]
     """
-    import lightning_fabric
-
     from favorit.cli.allocator import keep_large_buffers
     from favorit.cli.columns import write_columns
     from favorit.cli.compose import compose
@@ -52,7 +49,6 @@ def train(
     from favorit.training import train as train_run
 
     keep_large_buffers()
-    logging.getLogger(lightning_fabric.__name__).setLevel(logging.WARNING)  # who talks to whom is nothing a user asked for
     # Of several processes, each of which runs this command, one speaks.
     first = os.environ.get("LOCAL_RANK", "0") == "0"
     console = open_console(stderr=as_json)

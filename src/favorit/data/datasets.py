@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -21,7 +20,7 @@ from favorit.data.names import CIFAR10_CLASSES, CIFAR100_CLASSES, DIGITS, FASHIO
 from favorit.data.sources import fetch
 from favorit.data.splits import split
 from favorit.errors import FavoritError
-from favorit.spec import NonNegativeInt, PositiveInt, Registry, Spec
+from favorit.spec import NonNegativeInt, PositiveInt, Registry, Spec, parse
 
 DataDir = str | os.PathLike[str] | None
 
@@ -82,16 +81,21 @@ CARDS: dict[str, Card] = {
 
 def load_dataset(text: str, data_dir: DataDir = None) -> DataSet:
     """The data set that a text names; its files are fetched into the data directory if they are not there."""
-    if isinstance(text, str) and text.startswith("folder:"):
-        return DATASETS.build(Spec("folder", (text.removeprefix("folder:"),)))
-    return DATASETS.build(text, data_dir=data_dir)
+    return DATASETS.build(_spec(text), data_dir=data_dir)
 
 
 def located(text: str) -> str:
-    """The same data set by a name that holds in every working directory: the path of a folder becomes absolute."""
-    if not text.startswith("folder:"):
-        return text
-    return f"folder:{Path(text.removeprefix('folder:')).expanduser().absolute()}"
+    """The same data set by a name that holds in every working directory: a path becomes absolute."""
+    spec = _spec(text)
+    values = DATASETS[spec.name].resolve(spec)
+    return str(Spec(spec.name, (), {**values, "path": os.path.abspath(os.path.expanduser(values["path"]))})) if "path" in values else text
+
+
+def _spec(text: str) -> Spec:
+    """`folder:PATH` is short for folder('PATH')."""
+    if isinstance(text, str) and text.startswith("folder:"):
+        return Spec("folder", (text.removeprefix("folder:"),))
+    return parse(text)
 
 
 def describe_dataset(name: str) -> DataSet:

@@ -150,6 +150,8 @@ class _Driver:
             if result is None or result["status"] == "pruned":
                 self._send(claim)
                 continue
+            if result["status"] == "complete":
+                claim.folder.tidy()
             claim.lock.close()
             if result["status"] == "failed":
                 yield Broke(task, str(claim.folder.failed_before(result)))

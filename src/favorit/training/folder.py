@@ -80,7 +80,7 @@ class RunFolder:
         path = self._file("result.json")
         try:
             result = read_json(path, status=str)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         if (needed := NEEDED.get(result["status"], "status")) not in result:
             raise damaged(path, f"no {needed}")

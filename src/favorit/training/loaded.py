@@ -84,7 +84,11 @@ def load(run: str | Path | Run) -> Loaded:
 def load_data(path: str | Path, data_dir: str | Path | None = None) -> DataSet:
     """The data that a run was trained on, or an error: others would be divided otherwise into images it has seen and has not."""
     saved = RunFolder(path).config()
-    data = load_dataset(name := saved["config"]["data"]["name"], data_dir)
+    name, whole = saved["config"]["data"]["name"], saved["data"].get("name")
+    try:
+        data = load_dataset(whole or name, data_dir)
+    except FavoritError:  # a folder may have moved with the place that its name as written counts from
+        data = load_dataset(name, data_dir)
     if data.digest != saved["data"]["digest"]:
         raise FavoritError(f"{name} is not the data that {path} was trained on: its content has changed")
     return data

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -56,15 +57,11 @@ class Run:
 
 
 def resolve(config: RunConfig, data: DataSet) -> RunConfig:
-    """The configuration with what the data decide: image size, channels, classes, and which images validate where they bring their own.
-
-    A folder has its whole path, so that the run can be evaluated from anywhere.
-    """
+    """The configuration with what the data decide: image size, channels, classes, and which images validate where they bring their own."""
     size = build_preprocess(config.data.preprocess, data.mean, data.std).output_size(data.image_size)
     model = config.model.replace(image_size=size, channels=data.channels, classes=len(data.classes))
     own = data.validation is not None and config.data.folds is None
-    validation = DataConfig().validation if own else config.data.validation
-    return config.replace(model=model, data=config.data.replace(name=located(config.data.name), validation=validation))
+    return config.replace(model=model, data=config.data.replace(validation=DataConfig().validation) if own else config.data)
 
 
 def run_id(config: RunConfig, digest: str) -> str:
@@ -134,10 +131,13 @@ def train(
     with _held(folder, fabric):
         # Another process may have finished it since the first look: models were built and libraries imported.
         if _ended(finished := fabric.broadcast(folder.result() if fabric.is_global_zero else None)):
+            if fabric.is_global_zero and finished["status"] == "complete":
+                folder.tidy()
             return _finished(folder, finished)
         if fabric.is_global_zero:
+            card = {"name": located(config.data.name), **_card(data)}
             shown = shorten(layers(config.model.layout, config.model.performer, config.model.depth))
-            folder.write_config({"id": identifier, "layers": shown, "config": config.model_dump(mode="json"), "data": _card(data)})
+            folder.write_config({"id": identifier, "layers": shown, "config": config.model_dump(mode="json"), "data": card})
         try:
             _consume(training, config, listen)
         except DivergedError as error:
@@ -163,6 +163,7 @@ def _finished(folder: RunFolder, result: dict[str, Any]) -> Run:
 def _launch(accelerator: str, devices: int, precision: str, model: ViT) -> Any:
     from lightning_fabric import Fabric
 
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # which processes found each other is nothing that a user asked for
     strategy = "auto"
     if devices > 1:  # looking for parameters without a gradient costs time at every step
         strategy = "ddp" if _all_learn(model) else "ddp_find_unused_parameters_true"
