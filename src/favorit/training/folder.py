@@ -185,14 +185,12 @@ class RunFolder:
                     self.tidy()
 
 
-def _take(file: IO[str], patience: float = 0.3) -> bool:
-    """An exclusive lock. Whoever lists runs has a shared one for an instant, which is waited for, however long it is on a busy machine."""
-    deadline = time.monotonic() + patience
+def _take(file: IO[str]) -> bool:
+    """An exclusive lock, unless another process has one. Whoever lists runs has a shared one for an instant, which is waited for."""
     while not _lock(file, fcntl.LOCK_EX):
-        if time.monotonic() >= deadline:
-            if not _lock(file, fcntl.LOCK_SH):
-                return False
-            fcntl.flock(file, fcntl.LOCK_UN)
+        if not _lock(file, fcntl.LOCK_SH):
+            return False
+        fcntl.flock(file, fcntl.LOCK_UN)
         time.sleep(0.02)
     return True
 
