@@ -31,10 +31,21 @@ def test_blocks_of_any_size_equal_the_plain_form(spec: str, numbers: int, masked
     mask = torch.rand(2, 150, generator=torch.Generator().manual_seed(0)) < 0.7 if masked else None
     wanted = (q, k, v, *mixer.parameters())
     fast = streamed.streamed(mixer.kernel, q, k, v, mask)
-    slow = streamed.plain(mixer.kernel.queries(q), *mixer._keys(k, mask), v)
+    slow = mixer._at_once(q, k, v, mask)
     assert_close(fast, slow, 1e-12)
     for mine, twin in zip(gradients(fast, *wanted), gradients(slow, *wanted), strict=True):
         assert_close(mine, twin, 1e-11)
+
+
+def test_a_forward_on_top_of_linear_attention_acts_once_under_autocast() -> None:
+    class Sharper(Linear):
+        def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, key_mask: torch.Tensor | None = None) -> torch.Tensor:
+            return super().forward(3 * q, k, v, key_mask=key_mask)
+
+    kernel = builder("favor(m=8)")(head_dim=4, tokens=5).kernel
+    q, k, v = (x.detach() for x in tensors(5, 4))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(Sharper(kernel)(q, k, v), Linear(kernel)(3 * q, k, v))
 
 
 @pytest.mark.parametrize("masked", [False, True])

@@ -58,6 +58,19 @@ def test_calls_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [found[name].median for name in ("slow", "fast")] == pytest.approx([10, 0.02])
 
 
+def test_of_several_calls_the_first_of_a_turn_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a clock on which a call takes ten times as long after another one as after itself."""
+    last, now = [""], [0.0]
+
+    def take(name: str) -> None:
+        now[0] += 2e-5 if last[0] == name else 2e-4
+        last[0] = name
+
+    monkeypatch.setattr(measure.time, "perf_counter", lambda: now[0])
+    found = interleaved({"a": lambda: take("a"), "b": lambda: take("b")}, repeats=3)
+    assert [found[name].median for name in "ab"] == pytest.approx([0.02, 0.02])
+
+
 def test_peak_bytes_are_those_alive_at_once() -> None:
     x = torch.zeros(1000)
 

@@ -86,6 +86,11 @@ def or_zero(r: Tensor | None, phi: Tensor) -> Tensor:
     return phi.new_zeros(*phi.shape[:-1], 1) if r is None else r
 
 
+def only(kept: Tensor, r: Tensor | None, phi: Tensor) -> Tensor:
+    """r with -inf for the keys that are not kept: their features phi_j exp(r_j) are 0."""
+    return or_zero(r, phi).masked_fill(~kept, -torch.inf)
+
+
 def project(x: Tensor, columns: Tensor, room: Tensor) -> Tensor:
     """x columns in `room`: (..., N, D), (D, M) -> (..., N, M); x and the room are contiguous."""
     torch.mm(x.view(-1, x.shape[-1]), columns, out=room.view(-1, columns.shape[-1]))

@@ -14,7 +14,7 @@ from torch import Tensor
 from favorit.attention import streamed as in_blocks
 from favorit.attention.causal import BLOCK, part_sizes, prefix_sums, recomputed
 from favorit.attention.few import few_weights
-from favorit.attention.kernel import Kernel, or_zero
+from favorit.attention.kernel import Kernel, only, or_zero
 from favorit.attention.mixer import MIXERS, Mixer, Tokens, allowed_keys, full_precision, is_full_precision, output_dtype
 from favorit.attention.streamed import TINY, finite, plain
 from favorit.errors import FavoritError
@@ -34,14 +34,11 @@ class Linear(Mixer):
         self.causal = causal
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
-        # On short sequences a context that changes nothing would cost as much as a product.
-        if is_full_precision(q, k, v):
-            return self._attend(q, k, v, key_mask)
-        dtype = output_dtype(v)
-        with full_precision(q, k, v) as (q, k, v):
-            return self._attend(q, k, v, key_mask).to(dtype)
-
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
+        # On short sequences a context that changes nothing costs as much as a product, and a call of Python as a small operation.
+        if not is_full_precision(q, k, v):
+            dtype = output_dtype(v)
+            with full_precision(q, k, v) as wide:
+                return Linear.forward(self, *wide, key_mask=key_mask).to(dtype)
         if not self._in_blocks(_tokens(q, k)):
             return self._at_once(q, k, v, key_mask)
         if self.causal:
@@ -49,8 +46,11 @@ class Linear(Mixer):
         return in_blocks.streamed(self.kernel, q, k, v, key_mask)
 
     def _at_once(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
-        reduce = prefix_sums if self.causal else plain
-        return reduce(self.kernel.queries(q), *self._keys(k, key_mask), v, self.kernel.least)
+        kernel = self.kernel  # once: to look up an attribute that is a module takes as long as a view of a tensor
+        phi_k, r = kernel.keys(k)
+        if key_mask is not None:
+            r = only(key_mask[:, None, :, None], r, phi_k)
+        return (prefix_sums if self.causal else plain)(kernel.queries(q), phi_k, r, v, kernel.least)
 
     def read(self, q: Tensor, tokens: Tokens) -> Tensor:
         """out_i = W_v sum_j w_ij x_j + b_v: with fewer queries than a head is wide, weights and then tokens are fewer products than sums
@@ -89,7 +89,7 @@ class Linear(Mixer):
 
     def weights(self, q: Tensor, k: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
         with full_precision(q, k) as (q, k):
-            phi_q, (phi_k, r) = self.kernel.queries(q), self._keys(k, key_mask)
+            phi_q, (phi_k, r) = self.kernel.queries(q), self.kernel.keys(k)
             scale = or_zero(r, phi_k).mT.expand(*q.shape[:-1], k.shape[-2])
             allowed = allowed_keys(q, k, key_mask, self.causal)
             if allowed is not None:
@@ -103,10 +103,6 @@ class Linear(Mixer):
         """Whether the features of so many tokens, of all heads together, are worth cutting into blocks."""
         # In this order: a compiler that met the sizes first would compile once for each answer.
         return not torch.compiler.is_compiling() and tokens * self.kernel.features > in_blocks.FEW_NUMBERS
-
-    def _keys(self, k: Tensor, key_mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        phi_k, r = self.kernel.keys(k)
-        return phi_k, r if key_mask is None else or_zero(r, phi_k).masked_fill(~key_mask[:, None, :, None], -torch.inf)
 
 
 def _tokens(q: Tensor, k: Tensor) -> int:

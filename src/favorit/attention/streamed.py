@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from favorit.attention.blocks import even, slices
 from favorit.attention.features import Totals, heads_in_blocks, lift_into, room_in, some_tokens
-from favorit.attention.kernel import Kernel, Lift, Lifted, or_zero
+from favorit.attention.kernel import Kernel, Lift, Lifted, only
 
 # Added to the mean weight of a row: a row whose features all vanish becomes the mean of v instead of 0/0.
 TINY = 1e-30
@@ -173,4 +173,4 @@ def _with_one(v: Tensor) -> Tensor:
 def _lift_keys(lift: Lift, k: Tensor, kept: Tensor | None, tokens: slice, memory: Tensor, features: int) -> Lifted:
     """The features of keys; a key left out by the mask has r = -inf."""
     lifted = lift_into(memory, lift, some_tokens(k, tokens), True, features)
-    return lifted if kept is None else lifted._replace(r=or_zero(lifted.r, lifted.phi).masked_fill(~kept[:, tokens], -torch.inf))
+    return lifted if kept is None else lifted._replace(r=only(kept[:, tokens], lifted.r, lifted.phi))

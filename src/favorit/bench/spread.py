@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import statistics
+import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, TypeVar
 
 from favorit import measure
@@ -44,10 +44,10 @@ def interleaved(calls: Mapping[Key, Callable[[], Any]], repeats: int) -> dict[Ke
     """
     named = {str(place): call for place, call in enumerate(calls.values())}
     first = measure.time_interleaved(named, 1, WARMUP)
-    counts = {name: min(MOST_CALLS, math.ceil(SHORTEST_TURN / first[name].median)) for name in named}
-    turns = {name: partial(_several, call, counts[name]) for name, call in named.items()}
-    rounds = [measure.time_interleaved(turns, 1, warmup=0) for _ in range(repeats)]
-    return {key: spread([1e3 * times[name].median / counts[name] for times in rounds]) for key, name in zip(calls, named, strict=True)}
+    counts = [min(MOST_CALLS, math.ceil(SHORTEST_TURN / first[name].median)) for name in named]
+    turns = list(zip(calls.values(), counts, strict=True))
+    rounds = [[1e3 * _seconds(call, count) for call, count in turns] for _ in range(repeats)]
+    return dict(zip(calls, map(spread, zip(*rounds, strict=True)), strict=True))
 
 
 def interleaved_with_limit(calls: Mapping[Key, Callable[[], Any]], repeats: int) -> tuple[dict[Key, Spread], float]:
@@ -64,6 +64,11 @@ def beside_limit(work: Callable[[], Found]) -> tuple[Found, float]:
     return found, (before + measure.gemm_limit()) / 2
 
 
-def _several(call: Callable[[], Any], times: int) -> None:
-    for _ in range(times):
+def _seconds(call: Callable[[], Any], count: int) -> float:
+    """Of one call among `count`. Before several, one that is not timed: it finds code and data of the turn before in the caches."""
+    if count > 1:
         call()
+    start = time.perf_counter()
+    for _ in range(count):
+        call()
+    return (time.perf_counter() - start) / count
