@@ -15,7 +15,8 @@ from torch import nn
 
 from favorit import FavoritError, create_model
 from favorit.measure import peak_memory
-from favorit.study import Options, Points, Study, load_study, product, shapes, status
+from favorit.model import outline
+from favorit.study import Options, Points, Study, load_study, product, status
 from favorit.study.estimate import estimate, run_seconds
 from favorit.study.load import built_in
 from favorit.study.plan import Plan, index_path, make_plan, write_index
@@ -80,7 +81,7 @@ def test_the_model_is_built_as_training_would(layout, monkeypatch: pytest.Monkey
         built.append(create_model(*arguments, **options))
         return built[-1]
 
-    monkeypatch.setattr(shapes, "create_model", create)
+    monkeypatch.setattr(outline, "create_model", create)
     config = plan(product({"model.layout": [layout]})).tasks[0].config.model
     (checked,) = built
     assert all(tensor.is_meta for tensor in checked.state_dict().values())

@@ -88,4 +88,4 @@ def _keep(x: Tensor, key_mask: Tensor | None) -> Tensor:
 
 def _start(rows: int, k: int, tokens: int) -> Tensor:
     """Normal entries of variance 1/N: a projected key is as long as the keys it is made of."""
-    return torch.randn(rows, k, tokens) / tokens**0.5
+    return nn.init.normal_(torch.empty(rows, k, tokens), std=tokens**-0.5)

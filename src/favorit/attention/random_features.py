@@ -58,6 +58,8 @@ class RandomRows(nn.Module):
             self._draw(index)
 
     def _draw(self, index: int) -> None:
+        if self.rows.is_meta:  # shapes without values
+            return
         source = seeds.generator(self.seed, "features", self.layer, index)
         m, dim = self.rows.shape
         drawn = orthogonal_rows(m, dim, source, self.norm) if self.orthogonal else gaussian_rows(m, dim, source)

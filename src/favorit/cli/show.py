@@ -24,9 +24,13 @@ def show(
     from favorit.cli.console import open_console, open_table
     from favorit.cli.settings import parse_settings
     from favorit.model import create_model
+    from favorit.model import preset as find_preset
+    from favorit.model.outline import check_room
     from favorit.model.summary import summarise
 
-    model = create_model(preset, seed=0, **parse_settings(settings or [], ("model",))["model"])
+    config = find_preset(preset).replace(**parse_settings(settings or [], ("model",))["model"])
+    check_room(config)
+    model = create_model(config, seed=0)
     rows = summarise(model)
     total = {"parameters": sum(row.parameters for row in rows), "flops": sum(row.flops for row in rows)}
     if as_json:

@@ -70,8 +70,8 @@ class StringGate(Gate):
     def __init__(self, heads: int, head_dim: int, grid: Grid, layer: int, seed: int, features: PositiveInt = 16) -> None:
         super().__init__()
         source = seeds.generator(seed, "string_gate", layer)
-        self.frequencies = nn.Parameter(2 * torch.randn(features, len(grid), generator=source))
-        self.phases = nn.Parameter(2 * math.pi * torch.rand(features, generator=source))
+        self.frequencies = nn.Parameter(nn.init.normal_(torch.empty(features, len(grid)), std=2.0, generator=source))
+        self.phases = nn.Parameter(nn.init.uniform_(torch.empty(features), 0.0, 2 * math.pi, generator=source))
         self.projection = nn.Parameter(torch.zeros(2, heads, features, head_dim))
 
     def scales(self, grid: Grid) -> Tensor:

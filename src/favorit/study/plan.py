@@ -120,12 +120,12 @@ def _resolved(study: Study, points: list[tuple[Point, RunConfig]], data: DataSet
 
 def _check(config: RunConfig, data: DataSet, checked: set[Any]) -> None:
     """Whatever training would refuse is refused here; what was `checked` with another point is not done again."""
-    from favorit.study.shapes import check_model
+    from favorit.model.outline import outline
     from favorit.training.optim import learning_rate_factor
     from favorit.training.parts import load_parts
 
     if config.model not in checked:
-        check_model(config.model)
+        outline(config.model)
     learning_rate_factor(config.train, 0, 1)
     parts = (config.data, config.seed, config.train.batch_size, config.train.drop_last)
     if parts not in checked and len(data.train):

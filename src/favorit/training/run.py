@@ -18,6 +18,7 @@ from favorit.data import AUGMENTS, PREPROCESSES, DataSet, build_preprocess, load
 from favorit.errors import FavoritError
 from favorit.model import HEADS, STEMS, ViT, create_model
 from favorit.model.layout import layers, shorten
+from favorit.model.outline import check_room
 from favorit.position import POSITIONS
 from favorit.spec import Registry, parse_pattern, parse_sum
 from favorit.training.engine import DivergedError, Training
@@ -124,6 +125,7 @@ def train(
     folder = RunFolder(Path(out) / identifier)
     if _ended(finished := folder.result()):
         return _finished(folder, finished)
+    check_room(config.model)
     model = create_model(config.model, seed=seeds.derive(config.seed, "model"))
     fabric = _launch(accelerator, devices, config.train.precision, model)
     # Whatever is wrong with the configuration shows here, before there is a folder.

@@ -1,0 +1,76 @@
+"""Models without values: as quick as can be, and never in the way of one that can be built."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from favorit import FavoritError, ModelConfig, create_model, measure
+from favorit.cli.main import main
+from favorit.model import PRESETS, outline, preset
+
+SMALL = dict(dim=8, heads=2, depth=2, mlp_dim=16)
+
+
+@pytest.mark.filterwarnings("ignore:stem 'conv.* makes a single token")
+@pytest.mark.parametrize("name", PRESETS)
+def test_an_outline_has_the_shapes_of_the_model(name: str) -> None:
+    config = preset(name).replace(depth=1)
+    found, built = outline.outline(config).state_dict(), create_model(config, seed=0).state_dict()
+    assert all(tensor.is_meta for tensor in found.values())
+    assert {key: (tensor.shape, tensor.dtype) for key, tensor in found.items()} == {
+        key: (tensor.shape, tensor.dtype) for key, tensor in built.items()
+    }
+
+
+def test_outlines_do_not_load_torchs_compiler() -> None:
+    """Two seconds, for nothing: operations on tensors without values import it, filling them must not."""
+    code = """
+import sys
+from favorit.model import PRESETS, outline, preset
+loaded = [name for name in PRESETS if (outline.outline(preset(name)), "torch._dynamo" in sys.modules)[1]]
+sys.exit(", ".join(loaded) or 0)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_weights_that_cannot_fit_are_refused_before_they_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = ModelConfig(**SMALL)
+    bytes_needed = sum(tensor.nbytes for tensor in create_model(config, seed=0).state_dict().values())
+    monkeypatch.setattr(measure, "free_memory", lambda: bytes_needed)
+    outline.check_room(config)
+    monkeypatch.setattr(measure, "free_memory", lambda: None)
+    outline.check_room(config)
+    monkeypatch.setattr(measure, "free_memory", lambda: bytes_needed - 1)
+    with pytest.raises(
+        FavoritError, match=r"need 0\.0 GiB and 0\.0 are free.*model\.dim \(8\), model\.mlp_dim \(16\) or model\.depth \(2\)"
+    ):
+        outline.check_room(config)
+
+
+@pytest.mark.parametrize("command", [["show", "hybrid"], ["train", "--preset", "hybrid"], ["bench", "speed", "--preset", "hybrid"]])
+def test_commands_say_so(command: list[str], tmp_path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["favorit", *command, "--set", "model.dim=4000000"])
+    with pytest.raises(SystemExit) as ended:
+        sys.exit(main())
+    assert ended.value.code == 2
+    assert "GiB and" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir()), "nothing is begun"
+
+
+def test_what_looks_at_values_as_it_is_built_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def create(*_: object, **__: object) -> nn.Module:
+        if torch.ones(()).item():
+            return nn.Identity()
+        raise AssertionError
+
+    monkeypatch.setattr(outline, "create_model", create)
+    with pytest.raises(RuntimeError):
+        outline.outline(ModelConfig(**SMALL))
+    outline.check_room(ModelConfig(**SMALL))
