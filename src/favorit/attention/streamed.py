@@ -4,8 +4,8 @@
                 [s_i, w_i] = kz phi(q_i),  out_i = (s_i + d sum v) / (w_i + d n),  n keys seen
     backward    the gradients of these products by hand, those of phi by the kernel's own or by autograd on the block's features
 
-Nothing of size N x M outlives a block: kept for the backward are q, k, v, out, w and, (D+1) x M for each head, kz.
-What is of size N x D is made once for all blocks; a block then works on views.
+Nothing of size N x M outlives a block: kept for the backward are q, k, [v, 1], out, w and, (D+1) x M for each head, kz.
+What is of size N x D is made once for all blocks, forward and backward; a block then works on views.
 Shapes: B batch, H heads, N tokens, D head width, E = D + 1, M features, G heads of images in a block.
 """
 
@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.nn import functional as F
 
 from favorit.attention.blocks import even, slices
 from favorit.attention.features import Totals, heads_in_blocks, lift_into, room_in, some_tokens
@@ -84,7 +83,7 @@ class _Streamed(torch.autograd.Function):
         lift, room = kernel.lifter(v.dtype, pulled=False), v.new_empty(groups * tokens * kernel.features)
         kz, top = v.new_empty(*k.shape[:2], v.shape[-1] + 1, kernel.features), v.new_empty(*k.shape[:2], 1, 1)
         out, weight = v.new_empty(*q.shape[:-1], v.shape[-1]), v.new_empty(*q.shape[:2], 1, q.shape[2])
-        v_and_one, kept = _with_one(v), _kept(key_mask, k)
+        q, k, v_and_one, kept = q.contiguous(), k.contiguous(), _with_one(v), _kept(key_mask, k)
         seen = (v_and_one if kept is None else v_and_one * kept).sum(-2, keepdim=True)
         # What every query gets: d times the sum of v and the number of keys.
         rest = torch.cat([TINY * seen[..., :-1], least_weight(seen[..., -1:])], -1)
@@ -115,21 +114,21 @@ class _Streamed(torch.autograd.Function):
                 torch.baddbmm(all_get[..., :-1], phi, kz_GEM[:, :-1].mT, out=out_GND[:, i]).div_(w.mT)
         ctx.kernel, ctx.key_mask, ctx.sizes = kernel, key_mask, (groups, tokens)
         # Features are made again going back. The buffers are kept so that torch refuses to when they were redrawn meanwhile.
-        ctx.save_for_backward(q, k, v, kz, top, out, weight, *parameters, *kernel.buffers())
+        ctx.save_for_backward(q, k, v_and_one, kz, top, out, weight, *parameters, *kernel.buffers())
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, kz, top, out, weight, *others = ctx.saved_tensors
+        q, k, v_and_one, kz, top, out, weight, *others = ctx.saved_tensors
         parameters = others[: len(list(ctx.kernel.parameters()))]
         (groups, tokens), features = ctx.sizes, ctx.kernel.features
-        grads = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+        grads = q.new_empty(q.shape), k.new_empty(k.shape), q.new_empty(*k.shape[:-1], out.shape[-1])
         totals = Totals(parameters)
-        lift, rooms = ctx.kernel.lifter(v.dtype, pulled=True), v.new_empty(2, groups * tokens * features)
+        lift, rooms = ctx.kernel.lifter(q.dtype, pulled=True), q.new_empty(2, groups * tokens * features)
         # The quotient rule: the gradients of s_i and, as one more column, of w_i.
         of_both = torch.cat([grad_out, (grad_out * out).sum(-1, keepdim=True).neg_()], -1).div_(weight.mT)
-        of_all, nothing = of_both.sum(-2, keepdim=True), v.new_zeros(1, 1, 1)
+        of_all, nothing = of_both.sum(-2, keepdim=True), q.new_zeros(1, 1, 1)
 
         def through_features(lifted: Lifted, left: Tensor, right: Tensor, of_x: Tensor) -> None:
             of_phi = torch.bmm(left, right, out=room_in(rooms[1], left, features))
@@ -137,7 +136,7 @@ class _Streamed(torch.autograd.Function):
 
         with torch.autocast(q.device.type, enabled=False):
             for q_GND, k_GND, v_GNE, kept_GN, of_GNE, of_GE, kz_GEM, top_G, grad_q, grad_k, grad_v in heads_in_blocks(
-                groups, q, k, _with_one(v), _kept(ctx.key_mask, k), of_both, of_all, kz, top, *grads
+                groups, q, k, v_and_one, _kept(ctx.key_mask, k), of_both, of_all, kz, top, *grads
             ):
                 grad_kz = torch.empty_like(kz_GEM)
                 for i in slices(q.shape[-2], tokens):
@@ -167,7 +166,9 @@ def _kept(key_mask: Tensor | None, k: Tensor) -> Tensor | None:
 
 def _with_one(v: Tensor) -> Tensor:
     """[v_j, 1]: the normaliser as one more column."""
-    return F.pad(v, (0, 1), value=1.0)
+    both = v.new_empty(*v.shape[:-1], v.shape[-1] + 1)
+    both[..., :-1], both[..., -1] = v, 1.0
+    return both
 
 
 def _lift_keys(lift: Lift, k: Tensor, kept: Tensor | None, tokens: slice, memory: Tensor, features: int) -> Lifted:
