@@ -131,6 +131,19 @@ def _projected(tokens: Tokens) -> Tensor:
     return both if tokens.bias is None else both + tokens.bias[:, None, :, None]
 
 
+def values_need_no_gradients(build: Build) -> None:
+    """Without gradients another path may be taken, in place too: the same values, and inputs that stay as they are."""
+    for causal in {False, _has_causal(build)}:
+        for n, d in ((5, 3), (65, 16), (197, 64)):
+            mixer = build(head_dim=d, tokens=n, causal=causal)
+            inputs = tensors(n, d)
+            before = [x.detach().clone() for x in inputs]
+            with torch.no_grad():
+                out = mixer(*inputs)
+            assert_close(out, mixer(*inputs), 1e-6)
+            assert all(torch.equal(x, y) for x, y in zip(inputs, before, strict=True))
+
+
 def rows_sum_to_one(build: Build) -> None:
     for n in TOKENS:
         w = build(head_dim=16, tokens=n).weights(*tensors(n, 16)[:2])
@@ -280,6 +293,7 @@ MIXER_CHECKS: dict[str, Callable[[Build], None]] = {
         other_number_of_queries,
         queries_are_alone,
         reading_is_forward,
+        values_need_no_gradients,
         rows_sum_to_one,
         non_negative,
         constant_value_passes,

@@ -6,7 +6,8 @@ Shapes: B batch, H heads, N tokens (Nq, Nk), D head width, M features.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from favorit.attention.few import few_weights
 from favorit.attention.kernel import Kernel, only, or_zero
 from favorit.attention.mixer import MIXERS, Mixer, Tokens, allowed_keys, full_precision, is_full_precision, output_dtype
 from favorit.attention.streamed import TINY, finite, plain
+from favorit.attention.threads import alone, is_tiny
 from favorit.errors import FavoritError
 from favorit.spec import Registry, parameters_of
 
@@ -39,14 +41,17 @@ class Linear(Mixer):
             dtype = output_dtype(v)
             with full_precision(q, k, v) as wide:
                 return Linear.forward(self, *wide, key_mask=key_mask).to(dtype)
-        if not self._in_blocks(_tokens(q, k)):
-            return self._at_once(q, k, v, key_mask)
+        kernel = cast(Kernel, self._modules["kernel"])  # as an attribute torch finds it by a look-up that fails first: 2 us of 80
+        features = _tokens(q, k) * kernel.features
+        if not _are_many(features):
+            if is_tiny(features, q, v):
+                return alone(self._at_once, kernel, q, k, v, key_mask)
+            return self._at_once(kernel, q, k, v, key_mask)
         if self.causal:
-            return recomputed(self._at_once, self.kernel, q, k, v, key_mask)
-        return in_blocks.streamed(self.kernel, q, k, v, key_mask)
+            return recomputed(partial(self._at_once, kernel), kernel, q, k, v, key_mask)
+        return in_blocks.streamed(kernel, q, k, v, key_mask)
 
-    def _at_once(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
-        kernel = self.kernel  # once: to look up an attribute that is a module takes as long as a view of a tensor
+    def _at_once(self, kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
         phi_k, r = kernel.keys(k)
         if key_mask is not None:
             r = only(key_mask[:, None, :, None], r, phi_k)
@@ -71,14 +76,14 @@ class Linear(Mixer):
     def _weighs(self, q: Tensor, tokens: Tokens) -> bool:
         """Whether weights are fewer products than sums over keys, and features many. Another class may mean something else by forward."""
         few = type(self).forward is Linear.forward and not self.causal and q.shape[-2] < q.shape[-1]
-        return few and self._in_blocks(q.shape[:2].numel() * tokens.x.shape[1])
+        return few and _are_many(q.shape[:2].numel() * tokens.x.shape[1] * self.kernel.features)
 
     def explain(self, q: Tensor, k: Tensor, v: Tensor) -> str:
         batch, heads, tokens, features = *q.shape[:2], max(q.shape[-2], k.shape[-2]), self.kernel.features
         sums = f"prefix sums over blocks of {BLOCK} tokens at most, of " if self.causal else ""
-        if not self._in_blocks(_tokens(q, k)):
+        if not _are_many(numbers := _tokens(q, k) * features):
             why = "torch.compile is at work" if torch.compiler.is_compiling() else "they are few"
-            return f"{sums}all features at once: {why}"
+            return f"{sums}all features at once{', on one thread' if is_tiny(numbers, q, v) else ''}: {why}"
         back = ", recomputed going back" if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad) else ""
         again = f"their {features} features stay in cache{back}"
         if self.causal:
@@ -99,10 +104,11 @@ class Linear(Mixer):
             w = (phi_q @ phi_k.mT) * torch.exp(scale - finite(scale.amax(-1, keepdim=True)))
             return (w + TINY * kept.to(w)) / count / (w.sum(-1, keepdim=True) / count + TINY)
 
-    def _in_blocks(self, tokens: int) -> bool:
-        """Whether the features of so many tokens, of all heads together, are worth cutting into blocks."""
-        # In this order: a compiler that met the sizes first would compile once for each answer.
-        return not torch.compiler.is_compiling() and tokens * self.kernel.features > in_blocks.FEW_NUMBERS
+
+def _are_many(features: int) -> bool:
+    """Whether so many features, of all tokens and heads together, are worth cutting into blocks."""
+    # In this order: a compiler that met the sizes first would compile once for each answer.
+    return not torch.compiler.is_compiling() and features > in_blocks.FEW_NUMBERS
 
 
 def _tokens(q: Tensor, k: Tensor) -> int:

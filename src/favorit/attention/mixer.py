@@ -19,6 +19,8 @@ from favorit.errors import positive
 from favorit.grids import Grid
 from favorit.spec import Registry, Spec
 
+WIDE = (torch.float32, torch.float64)
+
 
 class Tokens(NamedTuple):
     """Tokens x (B,N,C) whose keys and values are still to be made: k_j = W_k x_j + b_k and v_j = W_v x_j + b_v in each head."""
@@ -114,7 +116,8 @@ def allowed_keys(q: Tensor, k: Tensor, key_mask: Tensor | None, causal: bool) ->
 
 def is_full_precision(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether they are in fp32 or better as they come, with autocast off."""
-    return q.dtype == k.dtype == v.dtype and q.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled(q.device.type)
+    dtype = q.dtype
+    return dtype in WIDE and k.dtype is dtype and v.dtype is dtype and not torch.is_autocast_enabled("cpu" if q.is_cpu else q.device.type)
 
 
 @contextmanager

@@ -29,8 +29,14 @@ class Homogeneous(NamedTuple):
     The scale of x is then a factor of all features, which cancels, once eps is divided by it.
     """
 
+    raised: Callable[[Tensor, float], Tensor]  # (x, eps) -> f(x) + eps, of which autograd keeps nothing but x
     into: Callable[[Tensor, Tensor], Tensor]  # (x, room) -> f(x) in the room, which may be x
     slope: Callable[[Tensor, Tensor], Tensor]  # (gradient of f, f) -> gradient of x, in place of the first
+
+
+def _relu_raised(x: Tensor, eps: float) -> Tensor:
+    # Where x is 0 its slope is 0, as that of torch.relu, which however keeps its result: eps could not be added in place.
+    return torch.threshold(x, 0.0, 0.0).add_(eps)
 
 
 def _relu_into(x: Tensor, room: Tensor) -> Tensor:
@@ -42,7 +48,7 @@ def _relu_slope(grad: Tensor, f: Tensor) -> Tensor:
 
 
 # Named functions: a model that holds them can be pickled.
-HOMOGENEOUS = {"relu": Homogeneous(_relu_into, _relu_slope)}
+HOMOGENEOUS = {"relu": Homogeneous(_relu_raised, _relu_into, _relu_slope)}
 
 
 class Pointwise(Kernel):
@@ -82,12 +88,16 @@ class Pointwise(Kernel):
 
     def queries(self, q: Tensor) -> Tensor:
         rows = self._rows(q.dtype)
-        return self.f(self._scaled(q) if rows is None else F.linear(q, rows)) + self.eps
+        if rows is not None:
+            q = F.linear(q, rows)
+        elif self.scale != 1:
+            q = q * self.scale
+        return self.f(q) + self.eps if self.by_hand is None else self.by_hand.raised(q, self.eps)
 
     def lifter(self, dtype: torch.dtype, pulled: bool) -> Lift:
         if self.by_hand is None or self.learned_rows is not None:
             return super().lifter(dtype, pulled)
-        (into, slope), rows = self.by_hand, self._rows(dtype)
+        (_, into, slope), rows = self.by_hand, self._rows(dtype)
         columns = None if rows is None else rows.t()
 
         def lift(x: Tensor, as_keys: bool, room: Tensor) -> Lifted:
@@ -103,13 +113,9 @@ class Pointwise(Kernel):
         return lift
 
     def _rows(self, dtype: torch.dtype) -> Tensor | None:
-        """P, scaled: cheaper than scaling all tokens."""
+        """P / D^s: cheaper than scaling all tokens."""
         rows = self.learned_rows if self.projection is None else self.projection.rows
-        return None if rows is None else self._scaled(rows.to(dtype))
-
-    def _scaled(self, x: Tensor) -> Tensor:
-        """x / D^s, or x where that factor has gone to eps."""
-        return x if self.scale == 1 else x * self.scale
+        return None if rows is None else rows.to(dtype) * self.scale
 
     def redraw(self, index: int) -> None:
         if self.projection is not None:

@@ -44,11 +44,13 @@ def least_weight(count: Tensor) -> Tensor:
 
 def plain(phi_q: Tensor, phi_k: Tensor, r: Tensor | None, v: Tensor, least: float = 0.0) -> Tensor:
     """The same in a few lines, all features at once: for features that are few, and for `torch.compile`. No feature is below `least`."""
-    shape = (*phi_q.shape[:-1], v.shape[-1])
+    batch, heads, queries, _ = phi_q.shape
     # Of a few thousand numbers an operation costs what its call costs: products of three dimensions, and as few as can be.
     phi_q, phi_k, v = phi_q.flatten(0, 1), phi_k.flatten(0, 1), v.flatten(0, 1)
     if r is None and least > SAFE:
-        return (torch.bmm(phi_q, torch.bmm(phi_k.mT, v)) / _row_sums(phi_q, phi_k)).view(shape)
+        sums, weight = torch.bmm(phi_q, torch.bmm(phi_k.mT, v)), _row_sums(phi_q, phi_k)
+        # In place where nobody goes back through it: autograd would keep a copy of the sums.
+        return (sums / weight if sums.requires_grad else sums.div_(weight)).view(batch, heads, queries, -1)
     seen, z = v, phi_k
     few: Tensor | float = TINY * v.shape[1]
     if r is not None:
@@ -57,7 +59,7 @@ def plain(phi_q: Tensor, phi_k: Tensor, r: Tensor | None, v: Tensor, least: floa
         few = least_weight(kept.sum(-2, keepdim=True))
         seen, v, z = v * kept, v * scale, phi_k * scale
     sums = torch.baddbmm(TINY * seen.sum(-2, keepdim=True), phi_q, torch.bmm(phi_k.mT, v))
-    return (sums / (_row_sums(phi_q, z) + few)).view(shape)
+    return (sums / (_row_sums(phi_q, z) + few)).view(batch, heads, queries, -1)
 
 
 def _row_sums(phi_q: Tensor, phi_k: Tensor) -> Tensor:

@@ -1,0 +1,92 @@
+"""Few numbers are kept on one thread, and nobody else's threads are touched."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+
+from checks import builder, gradients, tensors
+from favorit.attention import threads
+from favorit.attention.pointwise import HOMOGENEOUS
+
+LIMITED = 1 if torch.backends.mkl.is_available() else 0  # another library for products has no such limit
+
+
+def limit() -> int:
+    """The one in force for this thread, which stays."""
+    found = threads._limit(0)
+    threads._limit(found)
+    return found
+
+
+def fail() -> None:
+    raise ValueError("inside")
+
+
+def test_the_limit_holds_inside_for_this_thread_only_and_ends_with_the_call() -> None:
+    elsewhere: list[int] = []
+
+    def look() -> int:
+        other = threading.Thread(target=lambda: elsewhere.append(limit()))
+        other.start()
+        other.join()
+        return limit()
+
+    assert threads.alone(look) == LIMITED
+    assert elsewhere == [0]
+    assert limit() == 0
+    with pytest.raises(ValueError, match="inside"):
+        threads.alone(fail)
+    assert limit() == 0
+
+
+def test_a_limit_that_was_there_before_comes_back() -> None:
+    def twice() -> int:
+        threads.alone(limit)
+        return limit()
+
+    assert threads.alone(twice) == LIMITED
+
+
+def test_without_such_a_library_work_is_done_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads.ctypes, "CDLL", lambda name: object())
+    limiter = threads._limiter()
+    monkeypatch.setattr(threads, "_limit", limiter)
+    assert limiter(1) == 0
+    assert threads.alone(lambda a, b: a + b, 2, 3) == 5
+
+
+@pytest.mark.parametrize(("spec", "tokens", "tiny"), [("relu", 128, True), ("relu(m=64)", 127, True), ("relu(m=64)", 128, False)])
+def test_only_what_torch_does_not_divide_is_tiny(spec: str, tokens: int, tiny: bool) -> None:
+    """2 images of 2 heads of 16: 4 x 128 tokens with 64 features each are 2^15 numbers."""
+    mixer = builder(spec)(head_dim=16, tokens=tokens)
+    q, k, v = tensors(tokens, 16)
+    assert ("on one thread" in mixer.explain(q, k, v)) == tiny
+
+
+@pytest.mark.parametrize("spec", ["relu", "favor(m=24)", "learned(m=5)"])
+def test_one_thread_finds_what_several_find(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    mixer = builder(spec)(head_dim=16, tokens=65)
+    q, k, v = tensors(65, 16)
+    alone = mixer(q, k, v)
+    monkeypatch.setattr(threads, "GRAIN", 0)
+    together = mixer(q, k, v)
+    torch.testing.assert_close(alone, together, rtol=0, atol=1e-6)
+    for mine, twin in zip(gradients(alone, q, k, v), gradients(together, q, k, v), strict=True):
+        torch.testing.assert_close(mine, twin, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", HOMOGENEOUS)
+def test_a_function_raised_in_place_is_the_function_and_eps(name: str) -> None:
+    """In value and slope, at its kink and at no number too; nothing is kept for the way back but x."""
+    f = builder(name)(head_dim=4, tokens=2).kernel.f
+    x = torch.tensor([-2.0, -0.0, 0.0, 1e-30, 3.0, float("nan")], requires_grad=True)
+    kept: list[torch.Tensor] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+        raised = HOMOGENEOUS[name].raised(x, 0.25)
+    plain = f(x) + 0.25
+    torch.testing.assert_close(raised, plain, rtol=0, atol=0, equal_nan=True)
+    assert [t.data_ptr() for t in kept] == [x.data_ptr()]
+    torch.testing.assert_close(torch.autograd.grad(raised.sum(), x), torch.autograd.grad(plain.sum(), x), rtol=0, atol=0)
