@@ -35,6 +35,21 @@ def test_timing_is_the_median_between_its_quartiles(monkeypatch):
     assert timing == measure.Timing(median=3.0, low=2.0, high=4.0, repeats=5)
 
 
+def test_handing_over_is_what_the_numbers_of_others_take_over_what_ones_own_take(monkeypatch):
+    """A clock on which an operation takes 2 seconds on numbers that it touched before and 5 on others."""
+    now, last = [0.0], [None]
+    add_ = torch.Tensor.add_
+
+    def timed(window: torch.Tensor, value: int) -> torch.Tensor:
+        now[0] += 2.0 if window.data_ptr() == last[0] else 5.0
+        last[0] = window.data_ptr()
+        return add_(window, value)
+
+    monkeypatch.setattr(torch.Tensor, "add_", timed)
+    monkeypatch.setattr(measure.time, "perf_counter", lambda: now[0])
+    assert measure.handing_over(numbers=8, repeats=3) == 2.5
+
+
 def test_a_single_repetition_is_its_own_median():
     timing = measure.time_interleaved({"sleep": lambda: time.sleep(0.01)}, repeats=1, warmup=0)["sleep"]
     assert timing.low == timing.median == timing.high

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 
@@ -56,6 +56,27 @@ def gemm_limit(repeats: int = 7) -> float:
     """FLOPs per second of that product here and now: what no model can exceed."""
     product, count = gemm()
     return count / time_interleaved({"gemm": product}, repeats)["gemm"].median
+
+
+def handing_over(numbers: int = 1 << 20, repeats: int = 31) -> float:
+    """How much longer an operation takes on numbers of which another thread wrote half than on its own: 1 with one thread.
+
+    Threads take equal parts of a tensor, so that of two windows that overlap the second finds what was the other's. Cores without a common
+    cache pay for it in every step of a model; a virtual machine may be moved from the one kind to the other within minutes.
+    """
+    window = torch.zeros(numbers + numbers // 2)
+    first, second = window[:numbers], window[numbers // 2 :]
+
+    def seconds(before: Tensor, after: Tensor) -> float:
+        found = []
+        for _ in range(repeats):
+            before.add_(1)
+            start = time.perf_counter()
+            after.add_(1)
+            found.append(time.perf_counter() - start)
+        return statistics.median(found)
+
+    return seconds(first, second) / seconds(first, first)
 
 
 def parameters(module: nn.Module) -> int:

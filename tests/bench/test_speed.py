@@ -222,10 +222,13 @@ def test_an_epoch_is_trained_whole_and_leaves_nothing_behind(tmp_path: Path, mon
     ticks = count()
     with monkeypatch.context() as clock:  # on which each look is a second later
         clock.setattr(time, "perf_counter", lambda: float(next(ticks)))
+        clock.setattr(measure, "handing_over", lambda: 1.5)
         cost = epoch_cost(config)
+    assert cost is not None
     assert cost.images == 96
     assert cost.seconds == 6, "six steps"
     assert cost.pipeline_share == pytest.approx(1 / 6), "one pass through the loader"
+    assert cost.handing_over == 1.5
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(FavoritError, match=r"data\.subset=48 is not valid here: an epoch is timed on all training images"):
         epoch_cost(config.replace(data=config.data.replace(subset=48)))

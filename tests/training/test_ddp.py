@@ -142,3 +142,16 @@ def test_a_run_that_is_held_is_said_once(tmp_path: Path):
     assert status == 2
     assert errors.count("is being trained by another process") == 1
     assert "Traceback" not in errors
+
+
+def test_an_epoch_of_two_processes_is_timed_once(tmp_path: Path):
+    """The second one says nothing, and both end."""
+    data = "synthetic(size=8, classes=3, train=97, test=48)"
+    model = [part for field in ("dim=8", "depth=1", "heads=2", "mlp_dim=8") for part in ("--set", f"model.{field}")]
+    status, output, errors = finish(start("-m", "favorit", "bench", "epoch", "--data", data, *model, "--devices", "2", "--json"))
+    assert status == 0, errors
+    (line,) = output.splitlines()
+    cost = json.loads(line)
+    assert cost["images"] == 97
+    assert cost["seconds"] > 0
+    assert cost["environment"]["threads"] == torch.get_num_threads()

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 from torch.nn import functional as F
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
@@ -135,9 +135,11 @@ class Training:
         loss = losses * self.fabric.world_size / batch.total
         for optimizer in self.optimizers:
             optimizer.zero_grad()
-        self.fabric.backward(loss)
         truth = targets if targets.ndim == 1 else targets.argmax(-1)
-        value, correct, seen = self._over_ranks(losses.item(), (logits.argmax(-1) == truth).sum().item(), len(images))
+        # On their way while the processes go back, whose gradients they then wait for anyway.
+        sums = self._over_ranks(losses.item(), (logits.argmax(-1) == truth).sum().item(), len(images))
+        self.fabric.backward(loss)
+        value, correct, seen = sums()
         if not math.isfinite(value):
             raise DivergedError(self._diagnosis(f"the loss became {value}", images))
         if options.clip is not None:
@@ -153,12 +155,19 @@ class Training:
         progress.correct += int(correct)
         progress.seen += int(seen)
 
-    def _over_ranks(self, *numbers: float) -> list[float]:
-        """The sums over all processes: each reports the same epoch, stops at the same loss and resumes from the same progress."""
+    def _over_ranks(self, *numbers: float) -> Callable[[], list[float]]:
+        """The sums over all processes, once they are asked for: each reports the same epoch, stops at the same loss and resumes from the
+        same progress."""
         if self.fabric.world_size == 1:
-            return list(numbers)
-        own = torch.tensor(numbers, dtype=torch.float64, device=self.fabric.device)
-        return self.fabric.all_reduce(own, reduce_op="sum").tolist()  # type: ignore[union-attr]
+            return lambda: list(numbers)
+        sums = torch.tensor(numbers, dtype=torch.float64, device=self.fabric.device)
+        pending = distributed.all_reduce(sums, async_op=True)
+
+        def wait() -> list[float]:
+            pending.wait()
+            return sums.tolist()
+
+        return wait
 
     def _redraw(self) -> None:
         every, step = self.config.train.redraw, self.progress.step
