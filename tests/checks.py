@@ -144,6 +144,26 @@ def values_need_no_gradients(build: Build) -> None:
             assert all(torch.equal(x, y) for x, y in zip(inputs, before, strict=True))
 
 
+def no_images_are_a_batch(build: Build) -> None:
+    """Of the last images of an epoch a process may get none."""
+    for causal in {False, _has_causal(build)}:
+        mixer = build(head_dim=4, tokens=9, causal=causal)
+        inputs = [x[:0].detach().requires_grad_() for x in tensors(9, 4)]
+        out = mixer(*inputs)
+        assert out.shape == (0, HEADS, 9, 4)
+        assert all(gradient.shape == x.shape for x, gradient in zip(inputs, gradients(out, *inputs), strict=True))
+
+
+def autocast_leaves_fp64_as_it_is(build: Build) -> None:
+    mixer = build(head_dim=4, tokens=9).double()
+    q, k, v = tensors(9, 4, dtype=torch.float64)
+    out = mixer(q, k, v)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        under = mixer(q, k, v)
+    assert under.dtype == torch.float64
+    assert_close(under, out, 1e-12)
+
+
 def rows_sum_to_one(build: Build) -> None:
     for n in TOKENS:
         w = build(head_dim=16, tokens=n).weights(*tensors(n, 16)[:2])
@@ -294,6 +314,8 @@ MIXER_CHECKS: dict[str, Callable[[Build], None]] = {
         queries_are_alone,
         reading_is_forward,
         values_need_no_gradients,
+        no_images_are_a_batch,
+        autocast_leaves_fp64_as_it_is,
         rows_sum_to_one,
         non_negative,
         constant_value_passes,

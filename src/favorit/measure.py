@@ -58,8 +58,8 @@ def gemm_limit(repeats: int = 7) -> float:
     return count / time_interleaved({"gemm": product}, repeats)["gemm"].median
 
 
-def handing_over(numbers: int = 1 << 20, repeats: int = 31) -> float:
-    """How much longer an operation takes on numbers of which another thread wrote half than on its own: 1 with one thread.
+def handing_over(numbers: int = 1 << 18, repeats: int = 31) -> float:
+    """How many times as long an operation takes on numbers of which another thread wrote half as on its own: 1 with one thread.
 
     Threads take equal parts of a tensor, so that of two windows that overlap the second finds what was the other's. Cores without a common
     cache pay for it in every step of a model; a virtual machine may be moved from the one kind to the other within minutes.

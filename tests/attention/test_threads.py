@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from checks import builder, gradients, tensors
+from checks import assert_close, builder, gradients, tensors
 from favorit.attention import threads
 from favorit.attention.pointwise import HOMOGENEOUS
 
-LIMITED = 1 if torch.backends.mkl.is_available() else 0  # another library for products has no such limit
+pytestmark = pytest.mark.skipif(threads._limit is None, reason="torch comes without MKL here: nothing is limited")
 
 
 def limit() -> int:
@@ -34,7 +36,7 @@ def test_the_limit_holds_inside_for_this_thread_only_and_ends_with_the_call() ->
         other.join()
         return limit()
 
-    assert threads.alone(look) == LIMITED
+    assert threads.alone(look) == 1
     assert elsewhere == [0]
     assert limit() == 0
     with pytest.raises(ValueError, match="inside"):
@@ -47,23 +49,36 @@ def test_a_limit_that_was_there_before_comes_back() -> None:
         threads.alone(limit)
         return limit()
 
-    assert threads.alone(twice) == LIMITED
+    assert threads.alone(twice) == 1
 
 
-def test_without_such_a_library_work_is_done_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads.ctypes, "CDLL", lambda name: object())
-    limiter = threads._limiter()
-    monkeypatch.setattr(threads, "_limit", limiter)
-    assert limiter(1) == 0
-    assert threads.alone(lambda a, b: a + b, 2, 3) == 5
+def test_where_torch_has_mkl_on_linux_its_limit_is_found() -> None:
+    """Else nothing below would be tested here."""
+    assert torch.backends.mkl.is_available() == (threads._limit is not None)
+
+
+@pytest.mark.parametrize("library", [lambda name: object(), Path.read_bytes], ids=["without MKL", "absent"])
+def test_without_such_a_limit_nothing_is_kept_on_one_thread(library: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads.ctypes, "CDLL", lambda name: library(Path(name)))
+    monkeypatch.setattr(threads, "_limit", threads._limiter())
+    assert threads._limit is None
+    mixer = builder("relu")(head_dim=16, tokens=5)
+    q, k, v = tensors(5, 16)
+    assert "one thread" not in mixer.explain(q, k, v)
+    assert_close(mixer(q, k, v), mixer.weights(q, k) @ v, 1e-5)
 
 
 @pytest.mark.parametrize(("spec", "tokens", "tiny"), [("relu", 128, True), ("relu(m=64)", 127, True), ("relu(m=64)", 128, False)])
-def test_only_what_torch_does_not_divide_is_tiny(spec: str, tokens: int, tiny: bool) -> None:
+def test_only_what_torch_does_not_divide_is_tiny(spec: str, tokens: int, tiny: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """2 images of 2 heads of 16: 4 x 128 tokens with 64 features each are 2^15 numbers."""
     mixer = builder(spec)(head_dim=16, tokens=tokens)
     q, k, v = tensors(tokens, 16)
     assert ("on one thread" in mixer.explain(q, k, v)) == tiny
+    found: list[int] = []
+    queries = mixer.kernel.queries
+    monkeypatch.setattr(mixer.kernel, "queries", lambda x: found.append(limit()) or queries(x))
+    mixer(q, k, v)
+    assert found == [int(tiny)] * 2, "queries, and keys that are as queries"
 
 
 @pytest.mark.parametrize("spec", ["relu", "favor(m=24)", "learned(m=5)"])

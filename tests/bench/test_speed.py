@@ -320,5 +320,5 @@ def test_models_say_which_path_each_layer_takes() -> None:
     mixed = TINY.replace(layout="softmax|relu(m=4)", depth=2)
     step, inference = models.model_costs({"tiny": mixed}, 4, repeats=1)
     assert step.path.startswith("layer 1: ")
-    assert "; layer 2: all features at once, on one thread: they are few" in step.path
+    assert "; layer 2: all features at once, forward on one thread: they are few" in step.path
     assert inference.path.startswith("layer 1: torch's fused kernel")

@@ -154,4 +154,25 @@ def test_an_epoch_of_two_processes_is_timed_once(tmp_path: Path):
     cost = json.loads(line)
     assert cost["images"] == 97
     assert cost["seconds"] > 0
-    assert cost["environment"]["threads"] == torch.get_num_threads()
+    assert (cost["environment"]["processes"], cost["environment"]["threads"]) == (2, torch.get_num_threads())
+
+
+def test_of_a_last_batch_of_one_image_a_process_gets_none(tmp_path: Path):
+    """The same losses as one process."""
+    for devices in (1, 2):
+        changes = {"data": {**CONFIG["data"], "augment": None}, "train": {**CONFIG["train"], "epochs": 1, "batch_size": 32}}
+        (tmp_path / "config.yaml").write_text(json.dumps({**CONFIG, **changes}))
+        arguments = (
+            "--config",
+            tmp_path / "config.yaml",
+            "--accelerator",
+            "cpu",
+            "--devices",
+            str(devices),
+            "--out",
+            tmp_path / str(devices),
+        )
+        status, _, errors = finish(start("-m", "favorit", "train", *arguments))
+        assert status == 0, errors
+    one, two = (run(tmp_path / str(devices)).epochs[0]["train_loss"] for devices in (1, 2))
+    assert one == pytest.approx(two, abs=1e-6)

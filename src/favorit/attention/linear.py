@@ -83,7 +83,7 @@ class Linear(Mixer):
         sums = f"prefix sums over blocks of {BLOCK} tokens at most, of " if self.causal else ""
         if not _are_many(numbers := _tokens(q, k) * features):
             why = "torch.compile is at work" if torch.compiler.is_compiling() else "they are few"
-            return f"{sums}all features at once{', on one thread' if is_tiny(numbers, q, v) else ''}: {why}"
+            return f"{sums}all features at once{', forward on one thread' if is_tiny(numbers, q, v) else ''}: {why}"
         back = ", recomputed going back" if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad) else ""
         again = f"their {features} features stay in cache{back}"
         if self.causal:

@@ -129,6 +129,9 @@ def full_precision(*tensors: Tensor) -> Iterator[list[Tensor]]:
 
 
 def output_dtype(v: Tensor) -> torch.dtype:
-    """What a mixer returns: the autocast type where one is active, as torch's own attention does, else that of v."""
+    """What a mixer returns: the autocast type where one is active, as torch's own attention does, else that of v.
+
+    Autocast leaves fp64 as it is.
+    """
     device = v.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else v.dtype
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) and v.dtype != torch.float64 else v.dtype

@@ -88,10 +88,7 @@ class Pointwise(Kernel):
 
     def queries(self, q: Tensor) -> Tensor:
         rows = self._rows(q.dtype)
-        if rows is not None:
-            q = F.linear(q, rows)
-        elif self.scale != 1:
-            q = q * self.scale
+        q = self._scaled(q) if rows is None else F.linear(q, rows)
         return self.f(q) + self.eps if self.by_hand is None else self.by_hand.raised(q, self.eps)
 
     def lifter(self, dtype: torch.dtype, pulled: bool) -> Lift:
@@ -115,7 +112,11 @@ class Pointwise(Kernel):
     def _rows(self, dtype: torch.dtype) -> Tensor | None:
         """P / D^s: cheaper than scaling all tokens."""
         rows = self.learned_rows if self.projection is None else self.projection.rows
-        return None if rows is None else rows.to(dtype) * self.scale
+        return None if rows is None else self._scaled(rows.to(dtype))
+
+    def _scaled(self, x: Tensor) -> Tensor:
+        """x / D^s, or x where that factor has gone to eps."""
+        return x if self.scale == 1 else x * self.scale
 
     def redraw(self, index: int) -> None:
         if self.projection is not None:

@@ -51,7 +51,7 @@ class Softmax(Mixer):
     def explain(self, q: Tensor, k: Tensor, v: Tensor) -> str:
         if not self.causal and is_short(q, k, v):
             return (
-                f"explicit weights in blocks of {_images(q, k)} images and a head: "
+                f"explicit weights in fp32, in blocks of {_images(q, k)} images and a head: "
                 f"training on a CPU with at most {SHORT} tokens and {FEWEST_KEPT >> 18} to {MOST_KEPT >> 18} MiB of weights"
             )
         return "torch's fused kernel" + (" in fp32" if is_faster_wide(q, k, v) else "")
@@ -96,9 +96,11 @@ def _folded(q: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def is_short(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether explicit weights are the faster way: a function of shapes, device and whether gradients are wanted."""
+    """Whether explicit weights are the faster way: a function of shapes, types, device and whether gradients are wanted."""
+    known = all(x.dtype in (torch.float32, *HALVES) for x in (q, k, v))
+    alike = q.dtype == k.dtype == v.dtype or torch.is_autocast_enabled(q.device.type)  # which would make them alike
     small = max(q.shape[-2], k.shape[-2]) <= SHORT and FEWEST_KEPT <= q.shape[:-1].numel() * k.shape[-2] <= MOST_KEPT
-    return _trains_on_cpu(q, k, v) and q.dtype in (torch.float32, *HALVES) and small
+    return _trains_on_cpu(q, k, v) and known and alike and small
 
 
 def is_faster_wide(q: Tensor, k: Tensor, v: Tensor) -> bool:

@@ -50,7 +50,7 @@ def plain(phi_q: Tensor, phi_k: Tensor, r: Tensor | None, v: Tensor, least: floa
     if r is None and least > SAFE:
         sums, weight = torch.bmm(phi_q, torch.bmm(phi_k.mT, v)), _row_sums(phi_q, phi_k)
         # In place where nobody goes back through it: autograd would keep a copy of the sums.
-        return (sums / weight if sums.requires_grad else sums.div_(weight)).view(batch, heads, queries, -1)
+        return (sums / weight if sums.requires_grad else sums.div_(weight)).view(batch, heads, queries, v.shape[-1])
     seen, z = v, phi_k
     few: Tensor | float = TINY * v.shape[1]
     if r is not None:
@@ -59,7 +59,7 @@ def plain(phi_q: Tensor, phi_k: Tensor, r: Tensor | None, v: Tensor, least: floa
         few = least_weight(kept.sum(-2, keepdim=True))
         seen, v, z = v * kept, v * scale, phi_k * scale
     sums = torch.baddbmm(TINY * seen.sum(-2, keepdim=True), phi_q, torch.bmm(phi_k.mT, v))
-    return (sums / (_row_sums(phi_q, z) + few)).view(batch, heads, queries, -1)
+    return (sums / (_row_sums(phi_q, z) + few)).view(batch, heads, queries, v.shape[-1])
 
 
 def _row_sums(phi_q: Tensor, phi_k: Tensor) -> Tensor:

@@ -63,12 +63,14 @@ def epoch_cost(config: RunConfig, data_dir: Path | None = None, devices: int = 1
         shuffle=True,
         augment=augment,
         classes=len(data.classes),
+        world=devices,
     )
     start = time.perf_counter()
     for _ in loader.epoch(0):
         pass
     pipeline = time.perf_counter() - start
-    torch.set_num_threads(threads)  # several processes shared them
+    if devices > 1:  # the processes shared them
+        torch.set_num_threads(threads)
     limit = measure.gemm_limit()
     return EpochCost(
         images=len(data.train),

@@ -39,7 +39,7 @@ def epoch(
         return
     machine = measure.fingerprint()
     if as_json:
-        typer.echo(json.dumps({**asdict(cost), "environment": machine}))
+        typer.echo(json.dumps({**asdict(cost), "environment": {**machine, "processes": devices}}))
         return
     shared = f"{devices} processes on " if devices > 1 else ""
     table = open_table(
@@ -53,6 +53,6 @@ def epoch(
     table.add_row("input pipeline", f"{cost.pipeline_share:.1%}")
     table.add_row("matrix-product limit, GFLOP/s", f"{cost.gemm_gflops:.0f}")
     table.add_row("share of that limit", f"{cost.gemm_share:.2f}")
-    table.add_row("time of numbers that another thread wrote", f"{cost.handing_over:.1f}x")
+    table.add_row("slowdown on numbers another thread wrote", f"{cost.handing_over:.1f}x")
     table.add_row("peak memory, MiB", f"{cost.peak_memory / 2**20:,.0f}")
     open_console().print(table, markup=False)

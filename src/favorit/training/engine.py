@@ -136,7 +136,7 @@ class Training:
         for optimizer in self.optimizers:
             optimizer.zero_grad()
         truth = targets if targets.ndim == 1 else targets.argmax(-1)
-        # On their way while the processes go back, whose gradients they then wait for anyway.
+        # Sent before the backward, which hides the wait.
         sums = self._over_ranks(losses.item(), (logits.argmax(-1) == truth).sum().item(), len(images))
         self.fabric.backward(loss)
         value, correct, seen = sums()
@@ -245,6 +245,8 @@ class Training:
         write_atomically(self.folder.path / "predictions.npz", predictions)
         epochs = self.folder.epochs()
         image = torch.zeros(1, self.config.model.channels, *self.config.model.image_size, device=self.fabric.device)
+        with self.fabric.autocast():
+            paths = self.model.paths(self.config.train.batch_size)
         result = {
             "status": "complete",
             "epochs": len(epochs),
@@ -252,7 +254,7 @@ class Training:
             "validation": next((_validation(record) for record in reversed(epochs) if record["best"]), None),
             "train_seconds_per_epoch": sum(record["train_seconds"] for record in epochs) / len(epochs),
             **report(self.chosen, found, image),
-            "paths": self.model.paths(self.config.train.batch_size),
+            "paths": paths,
             "flags": [flag for flag, holds in self._flags().items() if holds],
             "environment": {
                 **measure.fingerprint(),
