@@ -124,3 +124,16 @@ def test_errors_of_opposite_sign_cancel_within_a_bin_only():
     logits, labels = sure([[0.6, 0.4]] * 5 + [[0.9, 0.1]] * 5), torch.tensor([0] * 5 + [1] * 5)
     assert calibration_error(logits, labels, bins=1) == pytest.approx(0.25, rel=1e-12)
     assert calibration_error(logits, labels) == pytest.approx(0.65, rel=1e-12)
+
+
+def test_of_equal_logits_the_first_counts_everywhere():
+    """Logits in bf16 often tie: accuracy, top 5, the confusion matrix and what `compare` counts agree on who is right."""
+    logits = torch.randn(500, 7, generator=torch.Generator().manual_seed(0)).mul(2).round()
+    labels = torch.randint(7, (500,), generator=torch.Generator().manual_seed(1))
+    found = metrics(logits, labels)
+    right = logits.argmax(-1) == labels
+    assert (logits.topk(2).values.diff() == 0).float().mean() > 0.2, "many ties"
+    assert found["accuracy"] == right.double().mean().item() == (logits.numpy().argmax(-1) == labels.numpy()).mean()
+    assert found["accuracy"] == pytest.approx(sum(found["confusion"][c][c] for c in range(7)) / 500)
+    order = torch.argsort(logits, dim=-1, descending=True, stable=True)
+    assert found["top5"] == (order[:, :5] == labels[:, None]).any(-1).double().mean().item()
