@@ -93,15 +93,19 @@ def test_one_thread_finds_what_several_find(spec: str, monkeypatch: pytest.Monke
         torch.testing.assert_close(mine, twin, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("ready", [False, True])
 @pytest.mark.parametrize("name", HOMOGENEOUS)
-def test_a_function_raised_in_place_is_the_function_and_eps(name: str) -> None:
+def test_a_function_raised_in_place_is_the_function_and_eps(name: str, ready: bool, dtype: torch.dtype) -> None:
     """In value and slope, at its kink and at no number too; nothing is kept for the way back but x."""
     f = builder(name)(head_dim=4, tokens=2).kernel.f
-    x = torch.tensor([-2.0, -0.0, 0.0, 1e-30, 3.0, float("nan")], requires_grad=True)
+    x = torch.tensor([-2.0, -0.0, 0.0, 1e-30, 3.0, float("nan")], dtype=dtype, requires_grad=True)
+    eps = 0.1  # which fp32 rounds
     kept: list[torch.Tensor] = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
-        raised = HOMOGENEOUS[name].raised(x, 0.25)
-    plain = f(x) + 0.25
+        raised = HOMOGENEOUS[name].raised(x, torch.tensor(eps, dtype=dtype) if ready else eps)
+    plain = f(x) + eps
+    assert raised.dtype == dtype
     torch.testing.assert_close(raised, plain, rtol=0, atol=0, equal_nan=True)
     assert [t.data_ptr() for t in kept] == [x.data_ptr()]
     torch.testing.assert_close(torch.autograd.grad(raised.sum(), x), torch.autograd.grad(plain.sum(), x), rtol=0, atol=0)

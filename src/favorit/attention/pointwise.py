@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from favorit.attention.kernel import Kernel, Lift, Lifted, project
 from favorit.attention.linear import add_kernel
+from favorit.attention.mixer import WIDE
 from favorit.attention.random_features import RandomRows
 from favorit.errors import FavoritError
 from favorit.spec import PositiveFloat, PositiveInt, parameters_of
@@ -29,12 +30,12 @@ class Homogeneous(NamedTuple):
     The scale of x is then a factor of all features, which cancels, once eps is divided by it.
     """
 
-    raised: Callable[[Tensor, float], Tensor]  # (x, eps) -> f(x) + eps, of which autograd keeps nothing but x
+    raised: Callable[[Tensor, Tensor | float], Tensor]  # (x, eps) -> f(x) + eps, of which autograd keeps nothing but x
     into: Callable[[Tensor, Tensor], Tensor]  # (x, room) -> f(x) in the room, which may be x
     slope: Callable[[Tensor, Tensor], Tensor]  # (gradient of f, f) -> gradient of x, in place of the first
 
 
-def _relu_raised(x: Tensor, eps: float) -> Tensor:
+def _relu_raised(x: Tensor, eps: Tensor | float) -> Tensor:
     # Where x is 0 its slope is 0, as that of torch.relu, which however keeps its result: eps could not be added in place.
     return torch.threshold(x, 0.0, 0.0).add_(eps)
 
@@ -77,6 +78,8 @@ class Pointwise(Kernel):
         if by_hand is not None:
             self.eps, self.scale = eps / self.scale, 1.0
         self.features, self.least = m or head_dim, self.eps
+        # torch makes a tensor of a number at each call, which is a thirtieth of what a short sequence takes.
+        self.ready_eps = {dtype: torch.tensor(self.eps, dtype=dtype, device="cpu") for dtype in WIDE}
         self.projection: RandomRows | None = None
         self.learned_rows: nn.Parameter | None = None
         if m is not None:
@@ -89,7 +92,10 @@ class Pointwise(Kernel):
     def queries(self, q: Tensor) -> Tensor:
         rows = self._rows(q.dtype)
         q = self._scaled(q) if rows is None else F.linear(q, rows)
-        return self.f(q) + self.eps if self.by_hand is None else self.by_hand.raised(q, self.eps)
+        if self.by_hand is None:
+            return self.f(q) + self.eps
+        # A compiler takes a number as a constant; a tensor on the CPU would keep it from recording graphs of a GPU.
+        return self.by_hand.raised(q, self.eps if torch.compiler.is_compiling() else self.ready_eps.get(q.dtype, self.eps))
 
     def lifter(self, dtype: torch.dtype, pulled: bool) -> Lift:
         if self.by_hand is None or self.learned_rows is not None:
