@@ -136,8 +136,8 @@ class Training:
         for optimizer in self.optimizers:
             optimizer.zero_grad()
         truth = targets if targets.ndim == 1 else targets.argmax(-1)
-        # Sent before the backward, which hides the wait.
-        sums = self._over_ranks(losses.item(), (logits.argmax(-1) == truth).sum().item(), len(images))
+        # Sent before the backward, which hides the wait; looked at after it, as a look waits for the device.
+        sums = self._over_ranks(losses.detach(), (logits.argmax(-1) == truth).sum(), torch.tensor(len(images)))
         self.fabric.backward(loss)
         value, correct, seen = sums()
         if not math.isfinite(value):
@@ -155,12 +155,12 @@ class Training:
         progress.correct += int(correct)
         progress.seen += int(seen)
 
-    def _over_ranks(self, *numbers: float) -> Callable[[], list[float]]:
+    def _over_ranks(self, *numbers: Tensor) -> Callable[[], list[float]]:
         """The sums over all processes, once they are asked for: each reports the same epoch, stops at the same loss and resumes from the
         same progress."""
         if self.fabric.world_size == 1:
-            return lambda: list(numbers)
-        sums = torch.tensor(numbers, dtype=torch.float64, device=self.fabric.device)
+            return lambda: [number.item() for number in numbers]
+        sums = torch.stack([number.to(self.fabric.device, torch.float64) for number in numbers])
         pending = distributed.all_reduce(sums, async_op=True)
 
         def wait() -> list[float]:
