@@ -1,7 +1,8 @@
 """Work on few numbers, kept on one thread.
 
 torch runs elementwise operations on fewer than GRAIN numbers on the calling thread. MKL divides batches of products between threads however
-small they are: what the one wrote the other core has to fetch, and back for the next operation (LOG.md).
+small they are: what the one wrote the other core has to fetch, and back for the next operation (LOG.md). `torch.set_num_threads` limits MKL
+by the same call, for the thread that makes it.
 """
 
 from __future__ import annotations
