@@ -25,7 +25,6 @@ from favorit.training.engine import Training
 from favorit.training.folder import RunFolder
 from favorit.training.run import resolve
 
-SHARED = Path(__file__).parents[2] / "shared" / "data"
 DATA = "synthetic(size=8, classes=3, train=96, test=48)"
 MODEL: dict[str, Any] = dict(stem="patch(4)", dim=8, heads=2, depth=2, mlp_dim=16)
 TRAIN: dict[str, Any] = dict(epochs=2, batch_size=16, lr=0.01)

@@ -1,13 +1,11 @@
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
-SHARED = Path(__file__).parents[3] / "shared" / "data"
+from published_data import unpacked
 
 
 @pytest.fixture(autouse=True)
@@ -19,11 +17,7 @@ def _no_data_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.fixture(scope="session")
 def real_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data directory with the published MNIST and CIFAR-10 files."""
-    if not (SHARED / "unpack").is_file():
-        pytest.skip("../shared/data is not there")
-    place = tmp_path_factory.mktemp("real")
-    subprocess.run([sys.executable, str(SHARED / "unpack"), str(place)], check=True, stdout=subprocess.DEVNULL)
-    return place
+    return unpacked(tmp_path_factory.mktemp("real"))
 
 
 @pytest.fixture

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,7 +12,8 @@ from favorit import FavoritError
 from favorit.data import fetch, present
 from favorit.study import Options, load_study, status
 from favorit.study.load import built_in
-from training_helpers import SHARED, finish, start
+from published_data import unpacked
+from training_helpers import finish, start
 
 SUBSET = 256
 # With their grid kept as tokens the models of `kernels` take 10 minutes of two cores, and 8 GiB each, for as many (LOG.md): here fewer.
@@ -23,10 +22,7 @@ SMALLER = {"kernels": 64}
 
 @pytest.fixture(scope="module")
 def real_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if not (SHARED / "unpack").exists():
-        pytest.skip("../shared/data is not there")
-    place = tmp_path_factory.mktemp("real")
-    subprocess.run([sys.executable, str(SHARED / "unpack"), str(place)], check=True, stdout=subprocess.DEVNULL)
+    place = unpacked(tmp_path_factory.mktemp("real"))
     with suppress(FavoritError):  # CIFAR-100 comes with no package: where its publisher cannot be reached, there is none
         fetch("cifar100", place)
     return place

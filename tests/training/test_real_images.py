@@ -5,29 +5,28 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
 
 import favorit
 from favorit import RunConfig
 from favorit.data import load_dataset
 from favorit.training.loaded import evaluate_run
-from training_helpers import SHARED
+from published_data import published
 
 
-@pytest.mark.skipif(not (SHARED / "mnist").is_dir(), reason="../shared/data is not there")
 def test_hybrid_begins_to_learn_handwritten_digits(tmp_path: Path):
+    files = published()
     config = RunConfig(
         model=dict(layout="performer_first", performer="relu(m=16)", depth=2),
         data=dict(name="mnist", subset=900, validation=100, augment="crop(1)"),
         train=dict(epochs=1, batch_size=8),
     )
-    run = favorit.train(config, out=tmp_path / "runs", data_dir=SHARED)
+    run = favorit.train(config, out=tmp_path / "runs", data_dir=files)
     assert run.config.model.image_size == (28, 28)
     assert sum(map(sum, run.result["test"]["confusion"])) == 10_000
     assert run.result["test"]["accuracy"] > 0.2  # chance is 0.1, give or take 0.003 on 10,000 images
-    assert evaluate_run(run.path, SHARED)["test"] == run.result["test"]
-    test = load_dataset("mnist", SHARED).test
+    assert evaluate_run(run.path, files)["test"] == run.result["test"]
+    test = load_dataset("mnist", files).test
     right = favorit.load(run).predict(test.images[:500]).argmax(-1) == test.labels[:500]
     with np.load(run.path / "predictions.npz") as saved:
         assert torch.equal(right, torch.from_numpy(saved["logits"][:500].argmax(1) == saved["labels"][:500]))
