@@ -13,7 +13,7 @@ SHARED = Path(__file__).parents[2] / "shared" / "data"
 
 
 def published() -> Path:
-    """Where they are. The repository does not hold them: elsewhere a test is skipped; CI has them, and there a skip would hide a failure."""
+    """Where they are. The repository does not hold them: elsewhere a test is skipped, in CI, which has them, that would hide a failure."""
     if not (SHARED / "unpack").is_file():
         (pytest.fail if os.environ.get("CI") else pytest.skip)("../shared/data is not there")
     return SHARED
