@@ -7,7 +7,7 @@ import torch
 
 import cases
 from checks import MIXER_CHECKS, builder
-from favorit.attention import KERNELS, MIXERS, Linear, softmax, streamed
+from favorit.attention import KERNELS, MIXERS, Linear, explicit, streamed
 
 SPECS = [(name, spec) for name, case in cases.MIXERS.items() for spec in case.specs]
 
@@ -53,7 +53,7 @@ def test_conformance_in_blocks(spec: str, check: str, monkeypatch: pytest.Monkey
     """The path that large inputs take, also in blocks of a few tokens on several threads."""
     monkeypatch.setattr(streamed, "FEW_NUMBERS", 0)
     monkeypatch.setattr(streamed, "BLOCK_NUMBERS", 64 * 24)
-    monkeypatch.setattr(softmax, "FEWEST_KEPT", 1)
+    monkeypatch.setattr(explicit, "FEWEST_KEPT", 1)
     MIXER_CHECKS[check](builder(spec))
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from checks import assert_close, builder, gradients, tensors
-from favorit.attention import Linear, causal, softmax, streamed
+from favorit.attention import Linear, causal, explicit, streamed
 from favorit.attention.blocks import even, slices
 from favorit.attention.mixer import Tokens
 
@@ -105,19 +105,19 @@ def test_weights_too_few_or_too_many_to_keep_take_the_fused_kernel(monkeypatch: 
     q, k, v = tensors(50, 16)
     kept = q.shape[0] * q.shape[1] * 50 * 50
     for fewest, most, short in [(kept, kept, True), (kept + 1, 2 * kept, False), (0, kept - 1, False)]:
-        monkeypatch.setattr(softmax, "FEWEST_KEPT", fewest)
-        monkeypatch.setattr(softmax, "MOST_KEPT", most)
-        assert softmax.is_short(q, k, v) == short
+        monkeypatch.setattr(explicit, "FEWEST_KEPT", fewest)
+        monkeypatch.setattr(explicit, "MOST_KEPT", most)
+        assert (explicit.explicit_way(q, k, v) is explicit.InFp32) == short
 
 
 @pytest.mark.parametrize("numbers", [1, 2 * 50 * 60, 1 << 19])
 @pytest.mark.parametrize(("n_queries", "n_keys"), [(1, 1), (50, 60), (200, 200), (201, 201), (5, 200)])
 def test_short_softmax_equals_the_fused_kernel(n_queries: int, n_keys: int, numbers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Training on short sequences takes another path; values and gradients are those of torch's kernel, on both sides of the limit."""
-    monkeypatch.setattr(softmax, "BLOCK_NUMBERS", numbers)
-    monkeypatch.setattr(softmax, "FEWEST_KEPT", 0)
+    monkeypatch.setattr(explicit, "BLOCK_NUMBERS", numbers)
+    monkeypatch.setattr(explicit, "FEWEST_KEPT", 0)
     q, k, v = tensors(n_queries, 16, n_keys=n_keys)
-    assert softmax.is_short(q, k, v) == (max(n_queries, n_keys) <= 200)
+    assert (explicit.explicit_way(q, k, v) is explicit.InFp32) == (max(n_queries, n_keys) <= 200)
     fast, exact = builder("softmax")(head_dim=16, tokens=n_keys)(q, k, v), torch.nn.functional.scaled_dot_product_attention(q, k, v)
     assert_close(fast, exact, 1e-6)
     for mine, twin in zip(gradients(fast, q, k, v), gradients(exact, q, k, v), strict=True):
@@ -149,7 +149,7 @@ def test_even_pieces_fit_and_are_even(length: int, most: int) -> None:
 def test_blocks_take_views_of_a_packed_projection(spec: str, numbers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """q, k and v are views of one product, as in the layer: not contiguous. Blocks of single heads, of 8 and 7 of 15 heads, of 2, 2 and 1
     of 5 images, and one of all."""
-    for module, few in ((streamed, "FEW_NUMBERS"), (softmax, "FEWEST_KEPT")):
+    for module, few in ((streamed, "FEW_NUMBERS"), (explicit, "FEWEST_KEPT")):
         monkeypatch.setattr(module, few, 0)
         monkeypatch.setattr(module, "BLOCK_NUMBERS", numbers)
     mixer = builder(spec)(head_dim=8, tokens=70)

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from favorit import FavoritError, ModelConfig, build_mixer, measure, published
-from favorit.attention import softmax
+from favorit.attention import explicit
 from favorit.bench import memory, models, speed
 from favorit.bench.epoch import epoch_cost
 from favorit.bench.imagenet import BATCH, EPOCH, PUBLISHED, beside_published
@@ -85,7 +85,7 @@ def test_peak_bytes_are_those_alive_at_once() -> None:
 
 
 def test_every_mixer_is_timed_both_ways_and_says_its_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(softmax, "FEWEST_KEPT", 0)
+    monkeypatch.setattr(explicit, "FEWEST_KEPT", 0)
     costs = speed.mixer_costs(["softmax", "relu(m=8)", "uniform", "linformer(k=3)"], [SIZE], repeats=2)
     assert [(cost.name, cost.what) for cost in costs[:2]] == [("softmax", "forward"), ("softmax", "forward+backward")]
     assert len(costs) == 8
