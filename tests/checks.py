@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from favorit.attention import Mixer, build_mixer
 from favorit.attention.mixer import Tokens
@@ -56,6 +57,19 @@ def gradients(out: Tensor, *wanted: Tensor) -> list[Tensor]:
     probe = torch.randn(out.shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64).to(out.dtype)
     found = torch.autograd.grad((out * probe).sum(), wanted, allow_unused=True)
     return [torch.zeros_like(x) if g is None else g for x, g in zip(wanted, found, strict=True)]
+
+
+class Products(TorchDispatchMode):
+    """The types that each product, or torch's kernel, sees, forward and back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.types: list[set[torch.dtype]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(name in str(func) for name in ("bmm", "aten.mm", "scaled_dot_product")):
+            self.types.append({x.dtype for x in args if isinstance(x, Tensor)})
+        return func(*args, **(kwargs or {}))
 
 
 def weights_times_value_is_forward(build: Build) -> None:

@@ -5,14 +5,12 @@ Processors that multiply bf16 take another way than others; both are tried on an
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from checks import assert_close, builder, gradients, tensors
+from checks import Products, assert_close, builder, gradients, tensors
 from favorit.attention import explicit
 
 
@@ -57,19 +55,6 @@ def test_large_scores_are_not_rounded(size: float) -> None:
     out = builder("softmax")(head_dim=16, tokens=65)(q, k, v)
     for mine, true in zip([out, *gradients(out, q, k, v)], exact(q, k, v), strict=True):
         assert_close(mine.double(), true, 2 * ROUNDING[torch.bfloat16])
-
-
-class Products(TorchDispatchMode):
-    """The types that each product, or torch's kernel, sees, forward and back."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.types: list[set[torch.dtype]] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if any(name in str(func) for name in ("bmm", "aten.mm", "scaled_dot_product")):
-            self.types.append({x.dtype for x in args if isinstance(x, Tensor)})
-        return func(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize("tokens", [65, 257, 513])

@@ -18,10 +18,11 @@ import pandas
 import pytest
 import torch
 
+from checks import Products
 from favorit import FavoritError, measure
 from favorit.bench import alternate, peers, recreation
 from favorit.bench.alternate import ContenderError, Process, ask, take_turns
-from favorit.bench.comparison import TOLERANCE, Agreement, Comparison, Sizes, agreement
+from favorit.bench.comparison import TOLERANCES, Agreement, Comparison, Sizes, agreement
 from favorit.bench.contender import COMPARISONS, serve
 from favorit.bench.spread import beside_limit, interleaved_with_limit, spread
 from favorit.cli.main import main
@@ -36,8 +37,8 @@ def installed(comparison: Comparison) -> bool:
     return comparison.package is None or importlib.util.find_spec(comparison.package) is not None
 
 
-def request(key: str, side: str, compiled: bool = False) -> dict[str, Any]:
-    return {"comparison": key, "sizes": asdict(SIZES), "side": side, "compiled": compiled}
+def request(key: str, side: str, way: str = "eager") -> dict[str, Any]:
+    return {"comparison": key, "sizes": asdict(SIZES), "side": side, "way": way}
 
 
 def answers(asked: Mapping[str, Any], lines: str = "") -> list[Any]:
@@ -53,13 +54,13 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     asked: list[str] = []
 
     def ask_here(request: Mapping[str, Any]) -> Any:
-        asked.append(f"{request['side']} {request['compiled']}")
+        asked.append(f"{request['side']} {request['way']}")
         return answers(request)[0]
 
     def turns_here(requests: Mapping[str, tuple[Mapping[str, Any], int | None]], repeats: int) -> dict[str, Any]:
         found = {}
         for name, (one, threshold) in requests.items():
-            asked.append(f"{one['side']} {one['compiled']} {threshold}")
+            asked.append(f"{one['side']} {one['way']} {threshold}")
             warm, *seconds = answers(one, "\n" * repeats)
             assert warm == "warm"
             found[name] = spread([1e3 * value for value in seconds])
@@ -151,7 +152,7 @@ def test_an_epsilon_is_told_apart_from_the_formula(monkeypatch: pytest.MonkeyPat
     found = agreement(COMPARISONS[key], replace(SIZES, head_dim=16, tokens=65))
     assert found.difference is not None
     assert found.as_it_is is not None
-    assert found.difference < 1e-5 < TOLERANCE < found.as_it_is
+    assert found.difference < 1e-5 < TOLERANCES["eager"] < found.as_it_is
     assert "without its epsilon" in peers.judge(found, SIZES, None)[1]
 
 
@@ -176,21 +177,39 @@ def test_what_may_be_timed() -> None:
 
 def test_a_row_has_four_contenders_and_their_ratios(in_this_process: list[str]) -> None:
     (row,) = peers.compare([SDPA], SIZES, repeats=2, mmap_threshold=77)
-    assert in_this_process == ["check False", "theirs False None", "ours False 77", "theirs False 77", "ours False None"]
+    assert in_this_process == ["check eager", "theirs eager None", "ours eager 77", "theirs eager 77", "ours eager None"]
     assert row.check.startswith("equal")
     assert row.ours_ms is not None
     assert row.peer_ms is not None
     assert row.ratio == pytest.approx(row.peer_ms / row.ours_ms)
     assert row.ratio_kept is not None
     assert row.ratio_plain is not None
-    assert (row.ours_epoch, row.compiled) == (None, False)
+    assert (row.ours_epoch, row.way) == (None, "eager")
 
 
-def test_compiled_is_a_row_of_its_own_and_only_ours(in_this_process: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("way", ["compiled", "bf16"])
+def test_another_way_is_a_row_of_its_own_and_only_ours(way: str, in_this_process: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "compile", lambda module: module)
-    rows = list(peers.compare([SDPA], SIZES, repeats=1, mmap_threshold=77, compiled=True))
-    assert [row.compiled for row in rows] == [False, True]
-    assert in_this_process[5:] == ["check True", "theirs False None", "ours True 77", "theirs False 77", "ours True None"]
+    rows = list(peers.compare([SDPA], SIZES, repeats=1, mmap_threshold=77, ways=["eager", way]))  # type: ignore[list-item]
+    assert [row.way for row in rows] == ["eager", way]
+    assert in_this_process[5:] == [f"check {way}", "theirs eager None", f"ours {way} 77", "theirs eager 77", f"ours {way} None"]
+
+
+@pytest.mark.parametrize("key", [SDPA, HYBRID])
+def test_bf16_is_bf16_and_may_differ_as_such(key: str) -> None:
+    """More than fp32 does, so it was used; not more than three digits allow."""
+    found = Agreement(**answers(request(key, "check", "bf16"))[0])
+    assert found.difference is not None
+    assert TOLERANCES["eager"] < found.difference < TOLERANCES["bf16"]
+    assert peers.judge(found, SIZES, None, TOLERANCES["bf16"])[0]
+    assert not peers.judge(found, SIZES, None)[0]
+
+
+@pytest.mark.parametrize("way", ["eager", "bf16"])
+def test_the_loop_of_our_trainer_runs_in_bf16_too(way: str) -> None:
+    with Products() as products:
+        answers(request(HYBRID, "ours", way), "\n")
+    assert ({torch.bfloat16} in products.types) == (way == "bf16")
 
 
 def test_no_speed_for_what_differs(in_this_process: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,7 +218,7 @@ def test_no_speed_for_what_differs(in_this_process: list[str], monkeypatch: pyte
     (row,) = peers.compare([SDPA], SIZES, repeats=1, mmap_threshold=1)
     assert row.check.startswith("differs by ")
     assert row.ours_ms is row.peer_ms is row.ratio is None
-    assert in_this_process == ["check False"]
+    assert in_this_process == ["check eager"]
 
 
 class _Doubled(torch.nn.Module):
@@ -316,7 +335,7 @@ def test_a_turn_with_its_input_is_a_step_on_the_next_batch(side: str) -> None:
     contender = getattr(COMPARISONS[HYBRID], side)
     torch.manual_seed(0)
     model = contender.build(SIZES)
-    step = contender.work(model, SIZES, False)
+    step = contender.work(model, SIZES, "eager")
     seen = []
     for _ in range(8):  # more than the six batches of an epoch
         step()

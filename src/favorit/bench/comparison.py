@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -23,9 +23,12 @@ from favorit.bench.speed import PROBES
 from favorit.training.optim import adamw
 
 Call = Callable[[], Any]
-Work = Callable[["nn.Module", "Sizes", bool], Call]
+# How our side is run: as it comes, through torch.compile, or under autocast. Peers are always run as they come.
+Way = Literal["eager", "compiled", "bf16"]
+Work = Callable[["nn.Module", "Sizes", Way], Call]
 
-TOLERANCE = 1e-4
+# By how much outputs and gradients may differ. The mathematics is settled in fp32; bf16 has three digits at each operation.
+TOLERANCES: dict[Way, float] = {"eager": 1e-4, "compiled": 1e-4, "bf16": 5e-2}
 LR, WEIGHT_DECAY = 1e-4, 1e-4
 CLASSES = 10
 
@@ -50,7 +53,7 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Contender:
-    """One side: a module, and the call that is timed with it, made of (module, sizes, whether to compile)."""
+    """One side: a module, and the call that is timed with it, made of (module, sizes, the way it is run)."""
 
     build: Callable[[Sizes], nn.Module]
     work: Work
@@ -95,7 +98,7 @@ class Agreement:
     flops: int
 
 
-def agreement(comparison: Comparison, sizes: Sizes, compiled: bool = False) -> Agreement:
+def agreement(comparison: Comparison, sizes: Sizes, way: Way = "eager") -> Agreement:
     """Builds both sides with the same weights and compares them on the batch that will be timed: a smaller one may take another path."""
     _check_one_image(comparison, sizes)
     ours, theirs = comparison.ours.build(sizes), comparison.theirs.build(sizes)
@@ -107,7 +110,7 @@ def agreement(comparison: Comparison, sizes: Sizes, compiled: bool = False) -> A
     free = measure.free_memory()
     # A batch that does not fit will not be timed either.
     inputs = comparison.inputs(sizes if free is None or needed * sizes.batch < free else replace(sizes, batch=1))
-    mine = _values_and_gradients(through_compiler(ours, compiled), inputs)
+    mine = _values_and_gradients(run_as(way, ours), inputs)
     with comparison.exactly():
         exact = _values_and_gradients(theirs, inputs)
     return Agreement(_difference(mine, exact), _difference(mine, _values_and_gradients(theirs, inputs)), needed, flops)
@@ -147,18 +150,27 @@ def _bytes_of_image(module: nn.Module, comparison: Comparison, sizes: Sizes) -> 
     return peak_bytes(partial(_values_and_gradients, module, two)) - peak_bytes(partial(_values_and_gradients, module, one))
 
 
-def through_compiler(module: nn.Module, compiled: bool) -> Callable[..., Tensor]:
-    """The module as it is, or through torch.compile."""
-    return torch.compile(module) if compiled else module
+def run_as(way: Way, module: nn.Module) -> Callable[..., Tensor]:
+    """The module as it is run that way."""
+    ways: dict[Way, Callable[[nn.Module], Callable[..., Tensor]]] = {"eager": lambda it: it, "compiled": torch.compile, "bf16": _in_bf16}
+    return ways[way](module)
+
+
+def _in_bf16(module: nn.Module) -> Callable[..., Tensor]:
+    def forward(*inputs: Tensor) -> Tensor:
+        with torch.autocast(inputs[0].device.type, dtype=torch.bfloat16):
+            return module(*inputs).float()
+
+    return forward
 
 
 def work_of_attention(inputs: Callable[[Sizes], tuple[Tensor, ...]]) -> Work:
     """Forward, and backward to the inputs and to the parameters there are."""
 
-    def work(module: nn.Module, sizes: Sizes, compiled: bool) -> Call:
+    def work(module: nn.Module, sizes: Sizes, way: Way) -> Call:
         leaves = [x.requires_grad_() for x in inputs(sizes)]
         wanted = [*leaves, *module.parameters()]
-        grad, attend = torch.randn_like(module(*leaves)), through_compiler(module, compiled)
+        grad, attend = torch.randn_like(module(*leaves)), run_as(way, module)
         return lambda: torch.autograd.grad(attend(*leaves), wanted, grad, allow_unused=True)
 
     return work
@@ -167,9 +179,9 @@ def work_of_attention(inputs: Callable[[Sizes], tuple[Tensor, ...]]) -> Work:
 def work_of_step(inputs: Callable[[Sizes], tuple[Tensor, ...]], optimizer: Callable[[nn.Module], Optimizer]) -> Work:
     """Loss, backward and a step of the optimiser on one batch of images."""
 
-    def work(module: nn.Module, sizes: Sizes, compiled: bool) -> Call:
+    def work(module: nn.Module, sizes: Sizes, way: Way) -> Call:
         (images,), labels = inputs(sizes), torch.randint(CLASSES, (sizes.batch,))
-        return partial(training_step, through_compiler(module, compiled), optimizer(module), images, labels)
+        return partial(training_step, run_as(way, module), optimizer(module), images, labels)
 
     return work
 

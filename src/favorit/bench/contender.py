@@ -34,10 +34,10 @@ def serve(request: dict[str, Any], lines: TextIO, answers: TextIO) -> None:
     torch.manual_seed(0)
     comparison, sizes = COMPARISONS[request["comparison"]], Sizes(**request["sizes"])
     if request["side"] == "check":
-        say(asdict(agreement(comparison, sizes, request["compiled"])))
+        say(asdict(agreement(comparison, sizes, request["way"])))
         return
     contender = {"ours": comparison.ours, "theirs": comparison.theirs}[request["side"]]
-    work = contender.work(contender.build(sizes).train(), sizes, request["compiled"])
+    work = contender.work(contender.build(sizes).train(), sizes, request["way"])
     for _ in range(WARMUP):
         work()
     say("warm")

@@ -7,14 +7,14 @@ command runs it, and both again with the allocator of the other.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from math import ceil
 from typing import Any
 
 from favorit import measure
 from favorit.bench.alternate import ContenderError, ask, take_turns
-from favorit.bench.comparison import TOLERANCE, Agreement, Comparison, Sizes
+from favorit.bench.comparison import TOLERANCES, Agreement, Comparison, Sizes, Way
 from favorit.bench.contender import COMPARISONS
 from favorit.bench.spread import beside_limit
 from favorit.errors import FavoritError, unknown
@@ -36,7 +36,7 @@ class Row:
     ours: str
     peer: str
     check: str
-    compiled: bool = False
+    way: Way = "eager"
     ours_ms: float | None = None
     ours_low: float | None = None
     ours_high: float | None = None
@@ -68,26 +68,26 @@ def compare(
     *,
     repeats: int,
     mmap_threshold: int,
-    compiled: bool = False,
+    ways: Sequence[Way] = ("eager",),
 ) -> Iterator[Row]:
-    """A row for each comparison, and with `compiled` another one with ours through torch.compile."""
+    """A row for each comparison and each way in which ours is run."""
     for key in keys:
         comparison = COMPARISONS[key]
-        for through in (False, True) if compiled else (False,):
-            yield _row(comparison, sizes, repeats, mmap_threshold, through)
+        for way in ways:
+            yield _row(comparison, sizes, repeats, mmap_threshold, way)
 
 
-def _row(comparison: Comparison, sizes: Sizes, repeats: int, mmap_threshold: int, compiled: bool) -> Row:
-    about: dict[str, Any] = dict(case=comparison.case, ours=comparison.name.format(m=sizes.m), peer=comparison.peer, compiled=compiled)
+def _row(comparison: Comparison, sizes: Sizes, repeats: int, mmap_threshold: int, way: Way) -> Row:
+    about: dict[str, Any] = dict(case=comparison.case, ours=comparison.name.format(m=sizes.m), peer=comparison.peer, way=way)
     if comparison.package is not None and importlib.util.find_spec(comparison.package) is None:
         return Row(**about, check=f"absent: {INSTALL.get(comparison.package, EXTRA)}")
 
     def request(side: str) -> dict[str, Any]:
-        return {"comparison": comparison.key, "sizes": asdict(sizes), "side": side, "compiled": compiled and side != "theirs"}
+        return {"comparison": comparison.key, "sizes": asdict(sizes), "side": side, "way": "eager" if side == "theirs" else way}
 
     try:
         found = Agreement(**ask(request("check")))
-        agrees, verdict = judge(found, sizes, measure.free_memory())
+        agrees, verdict = judge(found, sizes, measure.free_memory(), TOLERANCES[way])
         if not agrees:
             return Row(**about, check=verdict)
         cells = {
@@ -119,9 +119,9 @@ def _row(comparison: Comparison, sizes: Sizes, repeats: int, mmap_threshold: int
     )
 
 
-def judge(found: Agreement, sizes: Sizes, free: int | None) -> tuple[bool, str]:
+def judge(found: Agreement, sizes: Sizes, free: int | None, tolerance: float = TOLERANCES["eager"]) -> tuple[bool, str]:
     """Whether the two sides may be timed, and what to say of it. All four processes are there at once."""
-    if found.difference is not None and not found.difference < TOLERANCE:
+    if found.difference is not None and not found.difference < tolerance:
         return False, f"differs by {found.difference:.1e}: no speed is reported"
     needed = 2 * found.bytes_of_image * sizes.batch
     if free is not None and needed > free:
@@ -130,6 +130,6 @@ def judge(found: Agreement, sizes: Sizes, free: int | None) -> tuple[bool, str]:
     if found.difference is None:
         return True, "other mathematics: the cost alone is compared"
     verdict = f"equal to {found.difference:.0e}" if found.difference else "equal bit for bit"
-    if found.as_it_is is not None and found.as_it_is >= TOLERANCE:
+    if found.as_it_is is not None and found.as_it_is >= tolerance:
         verdict += f" without its epsilon, which moves it by {found.as_it_is:.1%}"
     return True, verdict

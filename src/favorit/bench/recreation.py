@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from favorit.bench.comparison import CLASSES, Call, Comparison, Contender, Sizes, Work, our_adamw, through_compiler, work_of_step
+from favorit.bench.comparison import CLASSES, Call, Comparison, Contender, Sizes, Way, Work, our_adamw, run_as, work_of_step
 from favorit.bench.peer_attention import PERFORMERS, fast_attention, without_eps
 from favorit.bench.peer_models import images, packed_attention, plain_parts
 from favorit.bench.plain import Explicit, Packed, PlainViT
@@ -35,7 +35,7 @@ from favorit.model import ViT, create_model, preset
 from favorit.training import Step
 from favorit.training.engine import Training
 from favorit.training.folder import RunFolder
-from favorit.training.run import resolve
+from favorit.training.run import PRECISIONS, resolve
 
 DIM, DEPTH, HEADS, MLP_DIM = 64, 4, 4, 128
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
@@ -81,8 +81,8 @@ def _attention(kernel: Callable[[Sizes], nn.Module]) -> Callable[[Sizes], PlainV
 def _their_work(batches: Callable[[Sizes], Iterator[tuple[Tensor, Tensor]]]) -> Work:
     """A pass of their training loop: the next batch, a step, and the sums of loss and hits that are printed after the epoch."""
 
-    def work(module: nn.Module, sizes: Sizes, compiled: bool) -> Call:
-        forward = through_compiler(module, compiled)
+    def work(module: nn.Module, sizes: Sizes, way: Way) -> Call:
+        forward = run_as(way, module)
         optimizer = torch.optim.AdamW(module.parameters(), lr=LR, weight_decay=WEIGHT_DECAY)
         criterion, source = nn.CrossEntropyLoss(), batches(sizes)
 
@@ -120,7 +120,7 @@ def our_config(sizes: Sizes) -> RunConfig:
     )
 
 
-def _our_loop(module: nn.Module, sizes: Sizes, compiled: bool) -> Call:
+def _our_loop(module: nn.Module, sizes: Sizes, way: Way) -> Call:
     """One optimiser step of `favorit train` for each call, with everything that its loop does."""
     from lightning_fabric import Fabric
 
@@ -128,10 +128,10 @@ def _our_loop(module: nn.Module, sizes: Sizes, compiled: bool) -> Call:
     atexit.register(folder.cleanup)
     config = our_config(sizes)
     data = load_dataset(config.data.name, sizes.data_dir)
-    fabric = Fabric(accelerator="cpu", devices=1)
+    fabric = Fabric(accelerator="cpu", devices=1, precision=PRECISIONS["bf16" if way == "bf16" else "32"])  # type: ignore[arg-type]
     fabric.launch()
     run = RunFolder(Path(folder.name))
-    events = Training(resolve(config, data), data, module, fabric, run, compiled=compiled, every=float("inf")).events()  # type: ignore[arg-type]
+    events = Training(resolve(config, data), data, module, fabric, run, compiled=way == "compiled", every=float("inf")).events()  # type: ignore[arg-type]
 
     def one() -> None:
         while not isinstance(next(events), Step):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from favorit.bench.comparison import Way
     from favorit.bench.peers import Row
 
 TITLES = (
@@ -33,6 +34,7 @@ def peers(
     compiled: Annotated[
         bool, typer.Option("--compile", help="Also ours through torch.compile, in rows of its own: slow to begin.")
     ] = False,
+    bf16: Annotated[bool, typer.Option("--bf16", help="Also ours in bf16 (autocast), in rows of its own.")] = False,
     data: Annotated[str | None, typer.Option(help="What the hybrid reads; cifar10 where its files are, else synthetic images.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Where data sets are; else FAVORIT_DATA, else the user's cache.")] = None,
     out: Annotated[Path | None, typer.Option(help="Also write the table as CSV.", metavar="FILE.csv")] = None,
@@ -41,7 +43,7 @@ def peers(
     """Time ours against performer-pytorch, linformer, vit-pytorch, transformers and a re-creation of the published hybrid, where installed.
 
     Each runs in a process of its own with its defaults, in turn. Outputs and gradients are compared first, with the peer's weights in
-    ours; what differs is not timed. Examples: [bold]favorit bench peers --case hybrid --only relu[/bold],
+    ours; what differs is not timed. Examples: [bold]favorit bench peers --case hybrid --only relu --bf16[/bold],
     [bold]favorit bench peers --out peers.csv[/bold]
     """
     from favorit import measure
@@ -65,15 +67,16 @@ def peers(
     machine = measure.fingerprint()
     rows: list[Row] = []
     with long_work(console, "comparing") as listen:
-        total = len(keys) * (2 if compiled else 1)
-        for row in compare(keys, sizes, repeats=repeats, mmap_threshold=LARGEST, compiled=compiled):
+        ways: list[Way] = ["eager", *(["compiled"] if compiled else []), *(["bf16"] if bf16 else [])]  # type: ignore[list-item]
+        total = len(keys) * len(ways)
+        for row in compare(keys, sizes, repeats=repeats, mmap_threshold=LARGEST, ways=ways):
             rows.append(row)
             listen(len(rows), total)
             if not console.is_terminal:
-                console.print(f"{len(rows)} of {total}: {row.ours} / {row.peer}: {row.check}", markup=False, soft_wrap=True)
+                console.print(f"{len(rows)} of {total}: {_name(row)} / {row.peer}: {row.check}", markup=False, soft_wrap=True)
     heading = f"{machine['threads']} threads, {machine['processor']}, batch {batch}; median of {repeats}, each in its own process, in turn"
     write_columns(TITLES, map(_cells, rows), right=TITLES[1:], optional=OPTIONAL, heading=heading, err=as_json)
-    notes = [f"{row.case}, {row.ours} / {row.peer}: {row.check}" for row in rows if row.ours_ms is None]
+    notes = [f"{row.case}, {_name(row)} / {row.peer}: {row.check}" for row in rows if row.ours_ms is None]
     notes += [
         "ratio: the peer as it comes over ours as this command runs it (above 1 ours is faster); kept: large buffers kept on both sides; "
         "plain: glibc as it comes on both sides"
@@ -88,9 +91,13 @@ def peers(
         typer.echo(json.dumps({"environment": machine, "sizes": asdict(sizes), "rows": [asdict(row) for row in rows]}))
 
 
+def _name(row: Row) -> str:
+    return row.ours if row.way == "eager" else f"{row.ours}, {row.way}"
+
+
 def _cells(row: Row) -> list[str]:
     return [
-        f"{row.ours}, compiled" if row.compiled else row.ours,
+        _name(row),
         row.peer,
         row.case,
         _figure(row.ours_ms),
