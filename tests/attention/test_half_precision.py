@@ -47,11 +47,12 @@ def test_training_rounds_once(dtype: torch.dtype, numbers: int, causal: bool, to
         assert_close(mine.double(), true, 2 * ROUNDING[dtype])
 
 
-@pytest.mark.parametrize("size", [1, 10, 30])
-def test_large_scores_are_not_rounded(size: float) -> None:
-    """A score of 50 rounded to bf16 is off by up to 0.1, and so would be the logarithm of its weight."""
+@pytest.mark.parametrize(("size", "offset"), [(1, 0), (10, 0), (30, 0), (1, 30)])
+def test_what_is_large_is_not_rounded_before_a_difference(size: float, offset: float) -> None:
+    """A score of 50 rounded to bf16 is off by up to 0.1, and so would be the logarithm of its weight; what values have in common adds to
+    the gradients of all weights of a row and cancels."""
     q, k, v = tensors(65, 16, dtype=torch.bfloat16)
-    q = (q.detach() * size).requires_grad_()
+    q, v = (q.detach() * size).requires_grad_(), (v.detach() + offset).requires_grad_()
     out = builder("softmax")(head_dim=16, tokens=65)(q, k, v)
     for mine, true in zip([out, *gradients(out, q, k, v)], exact(q, k, v), strict=True):
         assert_close(mine.double(), true, 2 * ROUNDING[torch.bfloat16])
@@ -98,12 +99,40 @@ def test_few_queries_of_tokens_that_are_keys_and_values(
     known = dtype == torch.float32 or (dtype == torch.bfloat16 and multiplies)
     assert (explicit.explicit_way(q, x, x) is explicit.OfTokens) == known
     assert explicit.explicit_way(q, x, x.clone()) is None
+    assert explicit.explicit_way(x, x, x) is not explicit.OfTokens, "as many queries as tokens are not few"
     out = builder("softmax")(head_dim=16, tokens=50)(q, x, x)
     wide = [t.detach().double().requires_grad_() for t in (q, x)]
     true = torch.nn.functional.scaled_dot_product_attention(wide[0], wide[1], wide[1])
     for mine, twin in zip([out, *gradients(out, q, x)], [true, *gradients(true, *wide)], strict=True):
         assert mine.dtype == dtype
         assert_close(mine.double(), twin, 2 * ROUNDING.get(dtype, 5e-7))
+
+
+@pytest.mark.parametrize("same", [False, True])
+@pytest.mark.parametrize("types", [(torch.float32, torch.float32), (torch.bfloat16, torch.float32), (torch.bfloat16, torch.bfloat16)])
+@pytest.mark.parametrize("half", ROUNDING)
+def test_all_of_a_step_under_autocast(same: bool, types: tuple[torch.dtype, torch.dtype], half: torch.dtype) -> None:
+    """Also the way back, which users are told to leave out; of queries and of tokens as they come from other layers."""
+    q, x, other = tensors(3, 16, n_keys=50, dtype=torch.bfloat16)
+    q, x, v = (t.detach().to(dtype).requires_grad_() for t, dtype in zip((q, x, x if same else other), (*types, types[1]), strict=True))
+    v = x if same else v
+    with torch.autocast("cpu", dtype=half):
+        out = builder("softmax")(head_dim=16, tokens=50)(q, x, v)
+        found = gradients(out, q, x, v)
+    wide_q, wide_x, wide_v = (t.detach().double().requires_grad_() for t in (q, x, v))
+    wide_v = wide_x if same else wide_v
+    true = torch.nn.functional.scaled_dot_product_attention(wide_q, wide_x, wide_v)
+    for mine, twin in zip([out, *found], [true, *gradients(true, wide_q, wide_x, wide_v)], strict=True):
+        assert_close(mine.double(), twin, 2 * ROUNDING[torch.bfloat16])
+
+
+def test_transforms_of_functions_take_the_kernel_of_torch() -> None:
+    """torch.func goes through what it knows; gradients are the same."""
+    q, x, _ = tensors(3, 16, n_keys=50)
+    mixer = builder("softmax")(head_dim=16, tokens=50)
+    found = torch.func.grad(lambda q, x: mixer(q, x, x).square().sum(), argnums=(0, 1))(q.detach(), x.detach())
+    for mine, twin in zip(found, torch.autograd.grad(mixer(q, x, x).square().sum(), (q, x)), strict=True):
+        assert_close(mine, twin, 1e-6)
 
 
 @pytest.mark.parametrize("numbers", [1, 2 * 40 * 50, 1 << 20])

@@ -1,4 +1,4 @@
-"""Softmax attention with its weights kept: on a CPU, training on short sequences is faster that way than through torch's fused kernel.
+"""Softmax attention with its weights kept: on a CPU, training is faster that way than through torch's fused kernel, where they are few.
 
     forward     w = softmax(q k^T / sqrt(D)),  out = w v
     backward    of w:  g v^T;  of scores s:  w * (of_w - sum_j w of_w);  of v:  w^T g;  of q and k:  of_s k / sqrt(D),  of_s^T q / sqrt(D)
@@ -24,20 +24,21 @@ from favorit.attention.mixer import full_precision, output_dtype
 SHORT = 200
 FEWEST_KEPT, MOST_KEPT = 1 << 19, 1 << 24
 BLOCK_NUMBERS = 1 << 20
-NARROW = (torch.float32, torch.bfloat16, torch.float16)
+AUTOCAST = {torch.float32, torch.bfloat16, torch.float16}
 
 
 def explicit_way(q: Tensor, k: Tensor, v: Tensor) -> type[InFp32] | type[InBf16] | type[OfTokens] | None:
-    """The faster way to train, None where that is torch's: a function of shapes, types, processor, and whether gradients are wanted."""
+    """The faster way to train, None where that is torch's: a function of shapes, types, processor, whether keys and values are the same
+    tensor, and whether gradients are wanted."""
     if not trains_on_cpu(q, k, v):
         return None
     types, dtype = {x.dtype for x in (q, k, v)}, output_dtype(v)
     fp32 = types == {torch.float32} == {dtype}
     # Autocast would make types alike.
-    alike = types == {dtype} or (torch.is_autocast_enabled(q.device.type) and types <= set(NARROW))
+    alike = types == {dtype} or (torch.is_autocast_enabled(q.device.type) and types <= AUTOCAST)
     bf16 = dtype == torch.bfloat16 and alike and multiplies_bf16()
     kept = q.shape[:-1].numel() * k.shape[-2]
-    if k is v and kept < FEWEST_KEPT and (fp32 or bf16):
+    if k is v and q.shape[-2] < q.shape[-1] and kept <= MOST_KEPT and (fp32 or bf16):
         return OfTokens
     if bf16 and FEWEST_KEPT <= kept <= MOST_KEPT:
         return InBf16
@@ -46,8 +47,9 @@ def explicit_way(q: Tensor, k: Tensor, v: Tensor) -> type[InFp32] | type[InBf16]
 
 
 def trains_on_cpu(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether gradients by hand will be asked for; compilers and transforms (torch.func) make their own of torch's kernel."""
     wanted = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
-    return wanted and q.device.type == "cpu" and not torch.compiler.is_compiling()
+    return wanted and q.device.type == "cpu" and not (torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active())
 
 
 def multiplies_bf16() -> bool:
@@ -134,17 +136,19 @@ class InBf16(torch.autograd.Function):
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor, ...]:
         q, k, v, w = ctx.saved_tensors
         grad, scale = grad_out.reshape(-1, *grad_out.shape[2:]), q.shape[-1] ** -0.5
-        grad_v, of_scores = torch.bmm(w.mT, grad), _softmax_backward(torch.bmm(grad, v.mT), w)
+        # What is the same for all weights of a row has no gradient: without the mean of v, g v^T is small enough to be rounded.
+        of_w = torch.bmm(grad, (v - v.mean(1, keepdim=True)).mT)
+        grad_v, of_scores = torch.bmm(w.mT, grad), _softmax_backward(of_w, w)
         grad_q, grad_k = torch.bmm(of_scores, k).mul_(scale), torch.bmm(of_scores.mT, q).mul_(scale)
         return tuple(x.unflatten(0, ctx.heads) for x in (grad_q, grad_k, grad_v))
 
 
 class OfTokens(torch.autograd.Function):
-    """Few queries of tokens that are keys and values at once: the tokens' two gradients are one product."""
+    """Few queries of tokens that are keys and values at once: the tokens' two gradients are one product. Scores are in fp32."""
 
     @staticmethod
     def explain(q: Tensor, k: Tensor) -> str:
-        return f"explicit weights of {q.shape[-2]} queries: training on a CPU with less than {FEWEST_KEPT >> 10} thousand weights"
+        return f"explicit weights of {q.shape[-2]} queries: training on a CPU with fewer queries than a token is wide ({q.shape[-1]})"
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -160,9 +164,11 @@ class OfTokens(torch.autograd.Function):
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         q, x, w = ctx.saved_tensors
         grad = grad_out.reshape(-1, *grad_out.shape[2:])
-        of_scores = _softmax_backward(torch.bmm(grad, x.mT), w).mul_(q.shape[-1] ** -0.5)
-        grad_x = torch.bmm(torch.cat([of_scores, w], 1).mT, torch.cat([q, grad], 1))
-        return torch.bmm(of_scores, x).unflatten(0, ctx.heads), grad_x.unflatten(0, ctx.heads), None
+        with full_precision(grad, x, w) as (wide_grad, wide_x, wide_w):
+            of_w = torch.bmm(wide_grad, wide_x.mT)
+            of_scores = _softmax_backward(of_w, wide_w).mul_(q.shape[-1] ** -0.5).to(w.dtype)
+            grad_x = torch.bmm(torch.cat([of_scores, w], 1).mT, torch.cat([q, grad], 1))
+            return torch.bmm(of_scores, x).unflatten(0, ctx.heads), grad_x.unflatten(0, ctx.heads), None
 
 
 def _together(q: Tensor, k: Tensor) -> int:

@@ -75,8 +75,8 @@ class Mixer(nn.Module, ABC):
 
     def explain_read(self, q: Tensor, tokens: Tokens) -> str:
         """Which way `read` takes, and why."""
-        k = q.new_empty(*q.shape[:2], tokens.x.shape[1], q.shape[-1]).requires_grad_(q.requires_grad)
-        return self.explain(q, k, k)
+        k, v = q.new_empty(2, *q.shape[:2], tokens.x.shape[1], q.shape[-1]).requires_grad_(q.requires_grad)
+        return self.explain(q, k, v)
 
     def resize(self, old: Grid, new: Grid) -> None:
         """Fits parameters that depend on the token grid to another grid. Most mixers have none."""
@@ -122,10 +122,14 @@ def is_full_precision(q: Tensor, k: Tensor, v: Tensor) -> bool:
 
 @contextmanager
 def full_precision(*tensors: Tensor) -> Iterator[list[Tensor]]:
-    """The tensors in fp32 or better, with autocast off: sums of many positive features overflow in half precision."""
+    """The tensors in fp32 or better, with autocast off: sums of many positive features overflow in half precision.
+
+    A tensor that comes twice, as keys and values, is converted once.
+    """
     wide = torch.promote_types(tensors[0].dtype, torch.float32)
     with torch.autocast(tensors[0].device.type, enabled=False):
-        yield [tensor.to(wide) for tensor in tensors]
+        converted = {id(tensor): tensor.to(wide) for tensor in tensors}
+        yield [converted[id(tensor)] for tensor in tensors]
 
 
 def output_dtype(v: Tensor) -> torch.dtype:

@@ -21,8 +21,8 @@ HALVES = (torch.bfloat16, torch.float16)
 class Softmax(Mixer):
     """w = softmax(q k^T / sqrt(D)); O(N^2 D) time, through torch's fused kernel, which keeps O(N) memory.
 
-    Training on short sequences on a CPU keeps the weights instead, up to 64 MiB of them. Half precision that the processor does not
-    multiply itself is taken as fp32.
+    Training on a CPU keeps the weights instead where they are few, up to 64 MiB of them, and takes half precision that torch's kernel or
+    the processor is slow at as fp32.
     """
 
     def __init__(self, causal: bool = False) -> None:
