@@ -64,10 +64,14 @@ def peers(
         DATASETS.canonical(data)  # a mistake in its name shows before anything is timed
     source = data or ("cifar10" if present("cifar10", data_directory(data_dir)) else Sizes.data)
     sizes = Sizes(batch, heads, tokens, head_dim, m, depth, source, None if data_dir is None else str(data_dir))
+    ways: list[Way] = ["eager"]
+    if compiled:
+        ways.append("compiled")
+    if bf16:
+        ways.append("bf16")
     machine = measure.fingerprint()
     rows: list[Row] = []
     with long_work(console, "comparing") as listen:
-        ways: list[Way] = ["eager", *(["compiled"] if compiled else []), *(["bf16"] if bf16 else [])]  # type: ignore[list-item]
         total = len(keys) * len(ways)
         for row in compare(keys, sizes, repeats=repeats, mmap_threshold=LARGEST, ways=ways):
             rows.append(row)
