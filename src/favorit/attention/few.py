@@ -33,6 +33,7 @@ class _Scores(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, kernel: Kernel, phi_q: Tensor, k: Tensor, *parameters: Tensor) -> Tensor:
         groups, tokens = block_sizes(k.shape[:2].numel(), k.shape[2], kernel.features)
+        ctx.width, k = k.shape[-1], kernel.laid_out(k)
         lift, room = kernel.lifter(k.dtype, pulled=False), k.new_empty(groups * tokens * kernel.features)
         s, exponents = k.new_empty(*phi_q.shape[:-1], k.shape[2]), k.new_empty(*k.shape[:2], 1, k.shape[2])
         for phi_GIM, k_GND, s_GIN, exponents_GN in heads_in_blocks(groups, phi_q, k, s, exponents):
@@ -53,7 +54,7 @@ class _Scores(torch.autograd.Function):
         phi_q, k, scale, *others = ctx.saved_tensors
         (groups, tokens), features = ctx.sizes, ctx.kernel.features
         of_s = grad_s if scale is None else grad_s * scale
-        grad_phi, grad_k = phi_q.new_zeros(phi_q.shape), k.new_empty(k.shape)
+        grad_phi, grad_k = phi_q.new_zeros(phi_q.shape), k.new_empty(*k.shape[:-1], ctx.width)
         totals = Totals(others[: len(list(ctx.kernel.parameters()))])
         lift, rooms = ctx.kernel.lifter(k.dtype, pulled=True), k.new_empty(2, groups * tokens * features)
         with torch.autocast(k.device.type, enabled=False):

@@ -4,7 +4,7 @@
                 [s_i, w_i] = kz phi(q_i),  out_i = (s_i + d sum v) / (w_i + d n),  n keys seen
     backward    the gradients of these products by hand, those of phi by the kernel's own or by autograd on the block's features
 
-Nothing of size N x M outlives a block: kept for the backward are q, k, [v, 1], out, w and, (D+1) x M for each head, kz.
+Nothing of size N x M outlives a block: kept for the backward are q, k, [v, 1], out, w, e and, (D+1) x M for each head, kz.
 What is of size N x D is made once for all blocks, forward and backward; a block then works on views.
 Shapes: B batch, H heads, N tokens, D head width, E = D + 1, M features, G heads of images in a block.
 """
@@ -19,7 +19,7 @@ from torch.autograd.function import once_differentiable
 
 from favorit.attention.blocks import even, slices
 from favorit.attention.features import Totals, heads_in_blocks, lift_into, room_in, some_tokens
-from favorit.attention.kernel import Kernel, Lift, Lifted, only
+from favorit.attention.kernel import Kernel, Lifted, only, with_column
 
 # Added to the mean weight of a row: a row whose features all vanish becomes the mean of v instead of 0/0.
 TINY = 1e-30
@@ -85,15 +85,17 @@ class _Streamed(torch.autograd.Function):
         lift, room = kernel.lifter(v.dtype, pulled=False), v.new_empty(groups * tokens * kernel.features)
         kz, top = v.new_empty(*k.shape[:2], v.shape[-1] + 1, kernel.features), v.new_empty(*k.shape[:2], 1, 1)
         out, weight = v.new_empty(*q.shape[:-1], v.shape[-1]), v.new_empty(*q.shape[:2], 1, q.shape[2])
-        q, k, v_and_one, kept = q.contiguous(), k.contiguous(), _with_one(v), _kept(key_mask, k)
+        ctx.width, exponents = q.shape[-1], v.new_empty(*k.shape[:-1], 1)
+        q, k, v_and_one, kept = kernel.laid_out(q), kernel.laid_out(k), with_column(v, 1.0), _kept(key_mask, k)
         seen = (v_and_one if kept is None else v_and_one * kept).sum(-2, keepdim=True)
         # What every query gets: d times the sum of v and the number of keys.
         rest = torch.cat([TINY * seen[..., :-1], least_weight(seen[..., -1:])], -1)
-        for q_GND, k_GND, v_GNE, kept_GN, seen_GE, all_get, kz_GEM, top_G, out_GND, weight_GN in heads_in_blocks(
-            groups, q, k, v_and_one, kept, seen, rest, kz, top, out, weight
+        for q_GND, k_GND, v_GNE, kept_GN, seen_GE, all_get, kz_GEM, top_G, exponents_GN, out_GND, weight_GN in heads_in_blocks(
+            groups, q, k, v_and_one, kept, seen, rest, kz, top, exponents, out, weight
         ):
             for j in slices(k.shape[-2], tokens):
-                phi, r, _, floor = _lift_keys(lift, k_GND, kept_GN, j, room, kernel.features)
+                phi, r, _, floor = lift_into(room, lift, some_tokens(k_GND, j), True, kernel.features)
+                r = r if kept_GN is None else only(kept_GN[:, j], r, phi)  # a key left out by the mask has r = -inf
                 scaled = some_tokens(v_GNE, j)
                 if r is not None:
                     higher = finite(r.amax(-2, keepdim=True))
@@ -101,6 +103,7 @@ class _Streamed(torch.autograd.Function):
                         higher = torch.maximum(top_G, higher)
                         kz_GEM.mul_(torch.exp(top_G - higher))
                     top_G.copy_(higher)
+                    exponents_GN[:, j] = r
                     scaled = scaled * torch.exp(r - higher)
                 torch.baddbmm(kz_GEM, scaled.mT, phi, beta=bool(j.start), out=kz_GEM)
                 if floor and r is not None:
@@ -116,16 +119,17 @@ class _Streamed(torch.autograd.Function):
                 torch.baddbmm(all_get[..., :-1], phi, kz_GEM[:, :-1].mT, out=out_GND[:, i]).div_(w.mT)
         ctx.kernel, ctx.key_mask, ctx.sizes = kernel, key_mask, (groups, tokens)
         # Features are made again going back. The buffers are kept so that torch refuses to when they were redrawn meanwhile.
-        ctx.save_for_backward(q, k, v_and_one, kz, top, out, weight, *parameters, *kernel.buffers())
+        scale = None if r is None else torch.exp(exponents - top)
+        ctx.save_for_backward(q, k, v_and_one, scale, kz, out, weight, *parameters, *kernel.buffers())
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v_and_one, kz, top, out, weight, *others = ctx.saved_tensors
+        q, k, v_and_one, scale, kz, out, weight, *others = ctx.saved_tensors
         parameters = others[: len(list(ctx.kernel.parameters()))]
         (groups, tokens), features = ctx.sizes, ctx.kernel.features
-        grads = q.new_empty(q.shape), k.new_empty(k.shape), q.new_empty(*k.shape[:-1], out.shape[-1])
+        grads = [out.new_empty(*x.shape[:-1], width) for x, width in ((q, ctx.width), (k, ctx.width), (k, out.shape[-1]))]
         totals = Totals(parameters)
         lift, rooms = ctx.kernel.lifter(q.dtype, pulled=True), q.new_empty(2, groups * tokens * features)
         # The quotient rule: the gradients of s_i and, as one more column, of w_i.
@@ -137,8 +141,8 @@ class _Streamed(torch.autograd.Function):
             totals.add(lifted.pull(of_phi, of_x))
 
         with torch.autocast(q.device.type, enabled=False):
-            for q_GND, k_GND, v_GNE, kept_GN, of_GNE, of_GE, kz_GEM, top_G, grad_q, grad_k, grad_v in heads_in_blocks(
-                groups, q, k, v_and_one, _kept(ctx.key_mask, k), of_both, of_all, kz, top, *grads
+            for q_GND, k_GND, v_GNE, kept_GN, scale_GN, of_GNE, of_GE, kz_GEM, grad_q, grad_k, grad_v in heads_in_blocks(
+                groups, q, k, v_and_one, _kept(ctx.key_mask, k), scale, of_both, of_all, kz, *grads
             ):
                 grad_kz = torch.empty_like(kz_GEM)
                 for i in slices(q.shape[-2], tokens):
@@ -150,12 +154,11 @@ class _Streamed(torch.autograd.Function):
                     grad_kz.add_(lifted.floor * of_GE.mT)
                     of_floor = lifted.floor * grad_kz[:, :-1].sum(-1).unsqueeze(-2)
                 for j in slices(k.shape[-2], tokens):
-                    lifted, scaled = _lift_keys(lift, k_GND, kept_GN, j, rooms[0], features), some_tokens(v_GNE, j)
+                    lifted, scaled = lift_into(rooms[0], lift, some_tokens(k_GND, j), True, features), some_tokens(v_GNE, j)
                     of_v = torch.baddbmm(of_floor, lifted.phi, grad_kz[:, :-1].mT, out=grad_v[:, j])
-                    if lifted.r is not None:
-                        scale = torch.exp(lifted.r - top_G)
-                        of_v.mul_(scale)
-                        scaled = scaled * scale
+                    if scale_GN is not None:
+                        of_v.mul_(scale_GN[:, j])
+                        scaled = scaled * scale_GN[:, j]
                     of_v.add_(of_rest if kept_GN is None else of_rest * kept_GN[:, j])
                     through_features(lifted, scaled, grad_kz, grad_k[:, j])
         return None, None, *grads, *totals.of_all()
@@ -164,16 +167,3 @@ class _Streamed(torch.autograd.Function):
 def _kept(key_mask: Tensor | None, k: Tensor) -> Tensor | None:
     """Which keys a mask keeps (B,H,N,1), None where all are."""
     return None if key_mask is None else key_mask[:, None, :, None].expand(*k.shape[:-1], 1)
-
-
-def _with_one(v: Tensor) -> Tensor:
-    """[v_j, 1]: the normaliser as one more column."""
-    both = v.new_empty(*v.shape[:-1], v.shape[-1] + 1)
-    both[..., :-1], both[..., -1] = v, 1.0
-    return both
-
-
-def _lift_keys(lift: Lift, k: Tensor, kept: Tensor | None, tokens: slice, memory: Tensor, features: int) -> Lifted:
-    """The features of keys; a key left out by the mask has r = -inf."""
-    lifted = lift_into(memory, lift, some_tokens(k, tokens), True, features)
-    return lifted if kept is None else lifted._replace(r=only(kept[:, tokens], lifted.r, lifted.phi))
