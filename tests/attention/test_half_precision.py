@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from checks import Products, assert_close, builder, gradients, tensors
-from favorit.attention import explicit
+from favorit.attention import explicit, precision
 
 
 @pytest.fixture(autouse=True, params=[True, False], ids=["multiplies", "converts"])
 def multiplies(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether the processor is one that multiplies bf16; everything that is long enough is worth keeping weights."""
-    monkeypatch.setattr(explicit, "multiplies_bf16", lambda: request.param)
+    monkeypatch.setattr(precision, "multiplies_bf16", lambda: request.param)
     monkeypatch.setattr(explicit, "FEWEST_KEPT", 0)
     return bool(request.param)
 

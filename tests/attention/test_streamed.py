@@ -79,7 +79,7 @@ def test_causal_parts_of_any_size_equal_the_whole(
     features=st.integers(1, 512),
 )
 def test_a_block_fits_unless_it_is_as_small_as_it_may_be(groups: int, tokens: int, features: int) -> None:
-    together, length = streamed.block_sizes(groups, tokens, features)
+    together, length = streamed.block_sizes(groups, tokens, features, torch.float32)
     assert 1 <= together <= groups
     assert min(streamed.SHORTEST_BLOCK, tokens) <= length <= tokens
     fits = together * length * features <= streamed.BLOCK_NUMBERS

@@ -8,7 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from favorit.attention.mixer import MIXERS, Mixer, allowed_keys, full_precision, output_dtype
+from favorit.attention.mixer import MIXERS, Mixer, allowed_keys
+from favorit.attention.precision import full_precision, output_dtype
 from favorit.errors import FavoritError
 
 

@@ -9,7 +9,6 @@ Shapes: B batch, H heads, N tokens, D head width.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -17,14 +16,13 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from favorit.attention.blocks import even, slices
-from favorit.attention.mixer import full_precision, output_dtype
+from favorit.attention.precision import as_bf16, full_precision, output_dtype
 
 # Up to this many tokens, fp32 is 1.1 to 1.5 times faster with explicit weights (LOG.md), as long as the weights that are kept, in numbers,
 # are worth the calls, and small beside the activations of a model. bf16 is 1.1 to 1.6 times faster at any length that was tried.
 SHORT = 200
 FEWEST_KEPT, MOST_KEPT = 1 << 19, 1 << 24
 BLOCK_NUMBERS = 1 << 20
-AUTOCAST = {torch.float32, torch.bfloat16, torch.float16}
 
 
 def explicit_way(q: Tensor, k: Tensor, v: Tensor) -> type[InFp32] | type[InBf16] | type[OfTokens] | None:
@@ -32,11 +30,7 @@ def explicit_way(q: Tensor, k: Tensor, v: Tensor) -> type[InFp32] | type[InBf16]
     tensor, and whether gradients are wanted."""
     if not trains_on_cpu(q, k, v):
         return None
-    types, dtype = {x.dtype for x in (q, k, v)}, output_dtype(v)
-    fp32 = types == {torch.float32} == {dtype}
-    # Autocast would make types alike.
-    alike = types == {dtype} or (torch.is_autocast_enabled(q.device.type) and types <= AUTOCAST)
-    bf16 = dtype == torch.bfloat16 and alike and multiplies_bf16()
+    fp32, bf16 = {x.dtype for x in (q, k, v)} == {torch.float32} == {output_dtype(v)}, as_bf16(q, k, v)
     kept = q.shape[:-1].numel() * k.shape[-2]
     if k is v and q.shape[-2] < q.shape[-1] and kept <= MOST_KEPT and (fp32 or bf16):
         return OfTokens
@@ -51,12 +45,6 @@ def trains_on_cpu(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether gradients by hand will be asked for; compilers and transforms (torch.func) make their own of torch's kernel."""
     wanted = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
     return wanted and q.device.type == "cpu" and not (torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active())
-
-
-def multiplies_bf16() -> bool:
-    """Whether the processor does so itself: products are then twice as fast as in fp32, else slower. A torch that cannot tell says no."""
-    asked: Callable[[], Mapping[str, object]] = getattr(torch.cpu, "get_capabilities", dict)
-    return bool(asked().get("avx512_bf16"))
 
 
 class InFp32(torch.autograd.Function):

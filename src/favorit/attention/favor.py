@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from favorit.attention.kernel import Kernel, Lift, Lifted, project, with_column
+from favorit.attention.kernel import Kernel, Lift, Lifted, project
 from favorit.attention.linear import kernel
 from favorit.attention.random_features import RandomRows, RowNorm
 from favorit.errors import FavoritError
@@ -57,26 +57,17 @@ class Favor(Kernel):
         r = exponent.detach().amax(-1, keepdim=True)
         return torch.exp(exponent - r), r
 
-    def laid_out(self, x: Tensor) -> Tensor:
-        """[x, 0]: the last column is minus the largest exponent, once it is known, so that one product subtracts it going back."""
-        return super().laid_out(x) if self.mirrored else with_column(x, 0.0)
-
     def lifter(self, dtype: torch.dtype, pulled: bool) -> Lift:
         if self.mirrored:
             return super().lifter(dtype, pulled)
         rows = self._rows(dtype)
         # exp(u) = 2^(u / ln 2): torch's powers of two take 0.6 of the time of its exponentials (LOG.md).
-        columns = torch.cat([rows.t() / LN2, rows.new_ones(1, len(rows))])
+        columns = rows.t() / LN2
 
-        def lift(x_and_top: Tensor, as_keys: bool, room: Tensor) -> Lifted:
-            x, less_top = x_and_top.split([rows.shape[-1], 1], -1)
-            exponent, r = project(x_and_top, columns, room), None
-            if not pulled:
-                top = exponent.amax(-1, keepdim=True)
-                exponent.sub_(top)
-                torch.neg(top, out=less_top)
-                r = top.mul_(LN2).sub_(_half_square(x)) if as_keys else None
-            phi = exponent.exp2_()
+        def lift(x: Tensor, as_keys: bool, room: Tensor) -> Lifted:
+            phi = project(x, columns, room)
+            top = phi.amax(-1, keepdim=True)
+            phi.sub_(top).exp2_()
 
             def pull(grad: Tensor, of_x: Tensor) -> list[Tensor | None]:
                 of_exponent = grad.mul_(phi)
@@ -85,7 +76,7 @@ class Favor(Kernel):
                     of_x.addcmul_(x, of_exponent.sum(-1, keepdim=True), value=-(x.shape[-1] ** -0.5))
                 return []
 
-            return Lifted(phi, r, pull)
+            return Lifted(phi, top.mul_(LN2).sub_(_half_square(x)) if as_keys and not pulled else None, pull)
 
         return lift
 

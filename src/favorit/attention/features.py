@@ -21,11 +21,8 @@ def heads_in_blocks(groups: int, *whole: Tensor | None) -> Iterator[tuple[Any, .
 
 
 def some_tokens(x: Tensor, tokens: slice) -> Tensor:
-    """Some tokens of (G,N,...), all of them where G > 1: contiguous, and a view, as what is written there must stay.
-
-    A view of all would cost as much as a small operation.
-    """
-    return x if tokens.stop - tokens.start == x.shape[1] else x[:, tokens]
+    """Some tokens of (G,N,...). A view of all would cost as much as a small operation."""
+    return x if tokens.stop - tokens.start == x.shape[1] else x[:, tokens].contiguous()
 
 
 def room_in(memory: Tensor, x: Tensor, features: int) -> Tensor:

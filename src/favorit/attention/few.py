@@ -18,12 +18,14 @@ from torch.autograd.function import once_differentiable
 from favorit.attention.blocks import slices
 from favorit.attention.features import Totals, heads_in_blocks, lift_into, room_in, some_tokens
 from favorit.attention.kernel import Kernel
+from favorit.attention.precision import widened
 from favorit.attention.streamed import TINY, block_sizes
 
 
 def few_weights(kernel: Kernel, q: Tensor, k: Tensor) -> Tensor:
-    """(B,H,I,D), (B,H,N,D) -> w (B,H,I,N)."""
-    s = _Scores.apply(kernel, kernel.queries(q), k, *kernel.parameters()) + TINY
+    """(B,H,I,D), (B,H,N,D) -> w (B,H,I,N) in fp32 or better; products are in the type of k."""
+    q = q.to(widened(q.dtype))
+    s = _Scores.apply(kernel, kernel.queries(q).to(k.dtype), k, *kernel.parameters()).to(q.dtype) + TINY
     return s / s.sum(-1, keepdim=True)
 
 
@@ -32,8 +34,7 @@ class _Scores(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, kernel: Kernel, phi_q: Tensor, k: Tensor, *parameters: Tensor) -> Tensor:
-        groups, tokens = block_sizes(k.shape[:2].numel(), k.shape[2], kernel.features)
-        ctx.width, k = k.shape[-1], kernel.laid_out(k)
+        groups, tokens = block_sizes(k.shape[:2].numel(), k.shape[2], kernel.features, k.dtype)
         lift, room = kernel.lifter(k.dtype, pulled=False), k.new_empty(groups * tokens * kernel.features)
         s, exponents = k.new_empty(*phi_q.shape[:-1], k.shape[2]), k.new_empty(*k.shape[:2], 1, k.shape[2])
         for phi_GIM, k_GND, s_GIN, exponents_GN in heads_in_blocks(groups, phi_q, k, s, exponents):
@@ -54,7 +55,7 @@ class _Scores(torch.autograd.Function):
         phi_q, k, scale, *others = ctx.saved_tensors
         (groups, tokens), features = ctx.sizes, ctx.kernel.features
         of_s = grad_s if scale is None else grad_s * scale
-        grad_phi, grad_k = phi_q.new_zeros(phi_q.shape), k.new_empty(*k.shape[:-1], ctx.width)
+        grad_phi, grad_k = phi_q.new_zeros(phi_q.shape), k.new_empty(k.shape)
         totals = Totals(others[: len(list(ctx.kernel.parameters()))])
         lift, rooms = ctx.kernel.lifter(k.dtype, pulled=True), k.new_empty(2, groups * tokens * features)
         with torch.autocast(k.device.type, enabled=False):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 
 class Lifted(NamedTuple):
-    """Features phi + floor (..., N, M), and the r of keys (..., N, 1), which is known going forward and not made again going back.
+    """Features phi + floor (..., N, M), and the r of keys (..., N, 1), which is not needed again going back.
 
     A floor, one number for all queries and keys, is left to the products that follow, where it is a vector instead of a pass over all
     features. `pull(gradient of phi, room for that of x)` fills the second, may overwrite the first, and returns the gradients of the
@@ -27,18 +27,20 @@ class Lifted(NamedTuple):
     floor: float = 0.0
 
 
-# (x as `Kernel.laid_out` left it, whether as keys, memory (..., N, M) that may be used for phi) -> features
+# (x (..., N, D), whether as keys, memory (..., N, M) that may be used for phi) -> features
 Lift = Callable[[Tensor, bool, Tensor], Lifted]
 
 
 class Kernel(nn.Module, ABC):
     """A feature map that owns its scaling. It is called in fp32 or better, autocast off.
 
-    `features` is M; `least` is what no feature is below: above 0, no row of weights can vanish.
+    `features` is M; `least` is what no feature is below: above 0, no row of weights can vanish. `rounds` says that a lifter takes tokens of
+    bf16 and makes features of bf16, off by a rounding of their own.
     """
 
     features: int
     least: float = 0.0
+    rounds: bool = False
 
     @abstractmethod
     def queries(self, q: Tensor) -> Tensor:
@@ -52,14 +54,9 @@ class Kernel(nn.Module, ABC):
         """
         return self.queries(k), None
 
-    def laid_out(self, x: Tensor) -> Tensor:
-        """x (..., N, D) as lifts read it, contiguous: kept from the way forward to the way back. A kernel may add columns of its own, in
-        which a lift going forward leaves what saves the one going back work."""
-        return x.contiguous()
-
     def lifter(self, dtype: torch.dtype, pulled: bool) -> Lift:
-        """The features of many blocks of tokens, for a backward by hand; `pulled` says that this is the way back, on which gradients are
-        pulled through features that were there before.
+        """The features of many blocks of tokens of that type, for a backward by hand; `pulled` says whether this is the way back, on which
+        gradients will be pulled through them.
 
         By autograd; a kernel that knows its derivative saves that and the memory.
         """
@@ -95,13 +92,6 @@ def or_zero(r: Tensor | None, phi: Tensor) -> Tensor:
 def only(kept: Tensor, r: Tensor | None, phi: Tensor) -> Tensor:
     """r with -inf for the keys that are not kept: their features phi_j exp(r_j) are 0."""
     return or_zero(r, phi).masked_fill(~kept, -torch.inf)
-
-
-def with_column(x: Tensor, value: float) -> Tensor:
-    """[x, value] (..., N, D+1): a copy."""
-    both = x.new_empty(*x.shape[:-1], x.shape[-1] + 1)
-    both[..., :-1], both[..., -1] = x, value
-    return both
 
 
 def project(x: Tensor, columns: Tensor, room: Tensor) -> Tensor:

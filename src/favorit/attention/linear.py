@@ -16,7 +16,8 @@ from favorit.attention import streamed as in_blocks
 from favorit.attention.causal import BLOCK, part_sizes, prefix_sums, recomputed
 from favorit.attention.few import few_weights
 from favorit.attention.kernel import Kernel, only, or_zero
-from favorit.attention.mixer import MIXERS, Mixer, Tokens, allowed_keys, full_precision, is_full_precision, output_dtype
+from favorit.attention.mixer import MIXERS, Mixer, Tokens, allowed_keys
+from favorit.attention.precision import WIDE, as_bf16, full_precision, is_full_precision, output_dtype, widened
 from favorit.attention.streamed import TINY, finite, plain
 from favorit.attention.threads import alone, is_tiny
 from favorit.errors import FavoritError
@@ -38,9 +39,7 @@ class Linear(Mixer):
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
         # On short sequences a context that changes nothing costs as much as a product, and a call of Python as a small operation.
         if not is_full_precision(q, k, v):
-            dtype = output_dtype(v)
-            with full_precision(q, k, v) as wide:
-                return Linear.forward(self, *wide, key_mask=key_mask).to(dtype)
+            return self._of_half_precision(q, k, v, key_mask)
         kernel = cast(Kernel, self._modules["kernel"])  # as an attribute torch finds it by a look-up that fails first: 2 us of 80
         features = _tokens(q, k) * kernel.features
         if not _are_many(features):
@@ -50,6 +49,22 @@ class Linear(Mixer):
         if self.causal:
             return recomputed(partial(self._at_once, kernel), kernel, q, k, v, key_mask)
         return in_blocks.streamed(kernel, q, k, v, key_mask)
+
+    def _of_half_precision(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
+        dtype = output_dtype(v)
+        if key_mask is None and self._product_dtype(q, k, v) not in WIDE:
+            with torch.autocast(v.device.type, enabled=False):
+                return in_blocks.streamed(self.kernel, q.to(dtype), k.to(dtype), v.to(dtype), None)
+        with full_precision(q, k, v) as wide:
+            return Linear.forward(self, *wide, key_mask=key_mask).to(dtype)
+
+    def _product_dtype(self, q: Tensor, k: Tensor, v: Tensor) -> torch.dtype:
+        """Of features and products: bf16 where it may be and features are many, a head's in one block so that no sums in bf16 are added up;
+        else fp32 or better."""
+        narrow = self.kernel.rounds and not self.causal and _are_many(_tokens(q, k) * self.kernel.features) and as_bf16(q, k, v)
+        tokens = max(q.shape[-2], k.shape[-2])
+        whole = narrow and in_blocks.block_sizes(1, tokens, self.kernel.features, torch.bfloat16) == (1, tokens)
+        return torch.bfloat16 if whole else widened(v.dtype)
 
     def _at_once(self, kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
         phi_k, r = kernel.keys(k)
@@ -62,8 +77,10 @@ class Linear(Mixer):
         over keys and values."""
         if not self._weighs(q, tokens):
             return super().read(q, tokens)
-        with full_precision(q, tokens.keys()) as (q, k):
-            w = few_weights(self.kernel, q, k)
+        k = tokens.keys()
+        dtype = self._product_dtype(q, k, k)
+        with torch.autocast(k.device.type, enabled=False):
+            w = few_weights(self.kernel, q, k.to(dtype, memory_format=torch.contiguous_format))
         mixed = torch.bmm(w.flatten(1, 2).to(tokens.x.dtype), tokens.x)
         return tokens.values(mixed.unflatten(1, w.shape[1:3]))
 
@@ -89,8 +106,10 @@ class Linear(Mixer):
         if self.causal:
             images, together = part_sizes(batch, heads, tokens, features)
             return f"{sums}{together} of the {heads} heads of {images} images at a time: {again}"
-        groups, length = in_blocks.block_sizes(batch * heads, tokens, features)
-        return f"blocks of {groups} of the {batch * heads} heads of all images and {length} tokens: {again}"
+        dtype = self._product_dtype(q, k, v)
+        groups, length = in_blocks.block_sizes(batch * heads, tokens, features, dtype)
+        narrow = "" if dtype in WIDE else ", in bf16 as the processor multiplies it"
+        return f"blocks of {groups} of the {batch * heads} heads of all images and {length} tokens{narrow}: {again}"
 
     def weights(self, q: Tensor, k: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
         with full_precision(q, k) as (q, k):

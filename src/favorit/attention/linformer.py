@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from favorit.attention.mixer import MIXERS, Mixer, full_precision, output_dtype
+from favorit.attention.mixer import MIXERS, Mixer
+from favorit.attention.precision import full_precision, output_dtype
 from favorit.errors import FavoritError
 from favorit.grids import Grid, interpolate
 from favorit.spec import PositiveInt

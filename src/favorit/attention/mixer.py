@@ -6,8 +6,6 @@ Shapes: B batch, H heads, N tokens (Nq queries, Nk keys), D head width.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -18,8 +16,6 @@ from favorit import seeds
 from favorit.errors import positive
 from favorit.grids import Grid
 from favorit.spec import Registry, Spec
-
-WIDE = (torch.float32, torch.float64)
 
 
 class Tokens(NamedTuple):
@@ -112,30 +108,3 @@ def allowed_keys(q: Tensor, k: Tensor, key_mask: Tensor | None, causal: bool) ->
         order = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
         allowed = order if allowed is None else allowed & order
     return allowed
-
-
-def is_full_precision(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether they are in fp32 or better as they come, with autocast off."""
-    dtype = q.dtype
-    return dtype in WIDE and k.dtype is dtype and v.dtype is dtype and not torch.is_autocast_enabled("cpu" if q.is_cpu else q.device.type)
-
-
-@contextmanager
-def full_precision(*tensors: Tensor) -> Iterator[list[Tensor]]:
-    """The tensors in fp32 or better, with autocast off: sums of many positive features overflow in half precision.
-
-    A tensor that comes twice, as keys and values, is converted once.
-    """
-    wide = torch.promote_types(tensors[0].dtype, torch.float32)
-    with torch.autocast(tensors[0].device.type, enabled=False):
-        converted = {id(tensor): tensor.to(wide) for tensor in tensors}
-        yield [converted[id(tensor)] for tensor in tensors]
-
-
-def output_dtype(v: Tensor) -> torch.dtype:
-    """What a mixer returns: the autocast type where one is active, as torch's own attention does, else that of v.
-
-    Autocast leaves fp64 as it is.
-    """
-    device = v.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) and v.dtype != torch.float64 else v.dtype

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from favorit.attention.kernel import Kernel, Lift, Lifted, project
 from favorit.attention.linear import add_kernel
-from favorit.attention.mixer import WIDE
+from favorit.attention.precision import WIDE
 from favorit.attention.random_features import RandomRows
 from favorit.errors import FavoritError
 from favorit.spec import PositiveFloat, PositiveInt, parameters_of
@@ -78,6 +78,7 @@ class Pointwise(Kernel):
         if by_hand is not None:
             self.eps, self.scale = eps / self.scale, 1.0
         self.features, self.least = m or head_dim, self.eps
+        self.rounds = by_hand is not None and not learned
         # torch makes a tensor of a number at each call, which is a thirtieth of what a short sequence takes.
         self.ready_eps = {dtype: torch.tensor(self.eps, dtype=dtype, device="cpu") for dtype in WIDE}
         self.projection: RandomRows | None = None
@@ -98,7 +99,7 @@ class Pointwise(Kernel):
         return self.by_hand.raised(q, self.eps if torch.compiler.is_compiling() else self.ready_eps.get(q.dtype, self.eps))
 
     def lifter(self, dtype: torch.dtype, pulled: bool) -> Lift:
-        if self.by_hand is None or self.learned_rows is not None:
+        if self.by_hand is None or not self.rounds:
             return super().lifter(dtype, pulled)
         (_, into, slope), rows = self.by_hand, self._rows(dtype)
         columns = None if rows is None else rows.t()

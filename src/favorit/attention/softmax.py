@@ -10,11 +10,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from favorit.attention.explicit import explicit_way, trains_on_cpu
-from favorit.attention.mixer import MIXERS, Mixer, Tokens, allowed_keys, full_precision, output_dtype
+from favorit.attention.mixer import MIXERS, Mixer, Tokens, allowed_keys
+from favorit.attention.precision import HALVES, full_precision, output_dtype
 
 # Up to this many tokens, torch's kernel on a CPU goes back faster in fp32 than in half precision (LOG.md: at 65 tokens 4 times).
 FASTER_WIDE = 512
-HALVES = (torch.bfloat16, torch.float16)
 
 
 @MIXERS.register("softmax")

@@ -19,11 +19,13 @@ from torch.autograd.function import once_differentiable
 
 from favorit.attention.blocks import even, slices
 from favorit.attention.features import Totals, heads_in_blocks, lift_into, room_in, some_tokens
-from favorit.attention.kernel import Kernel, Lifted, only, with_column
+from favorit.attention.kernel import Kernel, Lifted, only
+from favorit.attention.precision import WIDE, widened
 
 # Added to the mean weight of a row: a row whose features all vanish becomes the mean of v instead of 0/0.
 TINY = 1e-30
-# Features of one block, in numbers: 4 MiB of fp32, measured best on 2 cores of 512 KiB of L2 each and 32 MiB of L3 (LOG.md).
+# Features of one block, in numbers: 4 MiB of fp32, measured best on 2 cores of 512 KiB of L2 each and 32 MiB of L3 (LOG.md); of bf16,
+# whose products are faster beside the calls that make them, four times as many.
 BLOCK_NUMBERS = 1 << 20
 SHORTEST_BLOCK = 64
 # With no feature below this no row can vanish, and d beside its square is below rounding even in fp64.
@@ -72,21 +74,22 @@ def streamed(kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor |
     return _Streamed.apply(kernel, key_mask, q, k, v, *kernel.parameters())
 
 
-def block_sizes(groups: int, tokens: int, features: int) -> tuple[int, int]:
-    """(heads of images, tokens) of a block: as many heads of `groups` as fit, of a single one as many tokens."""
-    together = even(groups, BLOCK_NUMBERS // (tokens * features))
-    return together, max(min(SHORTEST_BLOCK, tokens), min(tokens, BLOCK_NUMBERS // (together * features)))
+def block_sizes(groups: int, tokens: int, features: int, dtype: torch.dtype) -> tuple[int, int]:
+    """(heads of images, tokens) of a block of that type: as many heads of `groups` as fit, of a single one as many tokens."""
+    numbers = BLOCK_NUMBERS if dtype in WIDE else 4 * BLOCK_NUMBERS
+    together = even(groups, numbers // (tokens * features))
+    return together, max(min(SHORTEST_BLOCK, tokens), min(tokens, numbers // (together * features)))
 
 
 class _Streamed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, kernel: Kernel, key_mask: Tensor | None, q: Tensor, k: Tensor, v: Tensor, *parameters: Tensor) -> Tensor:
-        groups, tokens = block_sizes(q.shape[:2].numel(), max(q.shape[-2], k.shape[-2]), kernel.features)
+        groups, tokens = block_sizes(q.shape[:2].numel(), max(q.shape[-2], k.shape[-2]), kernel.features, v.dtype)
         lift, room = kernel.lifter(v.dtype, pulled=False), v.new_empty(groups * tokens * kernel.features)
-        kz, top = v.new_empty(*k.shape[:2], v.shape[-1] + 1, kernel.features), v.new_empty(*k.shape[:2], 1, 1)
-        out, weight = v.new_empty(*q.shape[:-1], v.shape[-1]), v.new_empty(*q.shape[:2], 1, q.shape[2])
-        ctx.width, exponents = q.shape[-1], v.new_empty(*k.shape[:-1], 1)
-        q, k, v_and_one, kept = kernel.laid_out(q), kernel.laid_out(k), with_column(v, 1.0), _kept(key_mask, k)
+        kz, out = v.new_empty(*k.shape[:2], v.shape[-1] + 1, kernel.features), v.new_empty(*q.shape[:-1], v.shape[-1])
+        weight, top, exponents = (v.new_empty(*k.shape[:2], 1, length) for length in (q.shape[2], 1, k.shape[2]))
+        wide, middle = widened(v.dtype), _middle(v)
+        q, k, v_and_one, kept = q.contiguous(), k.contiguous(), _with_one(v, middle), _kept(key_mask, k)
         seen = (v_and_one if kept is None else v_and_one * kept).sum(-2, keepdim=True)
         # What every query gets: d times the sum of v and the number of keys.
         rest = torch.cat([TINY * seen[..., :-1], least_weight(seen[..., -1:])], -1)
@@ -103,7 +106,7 @@ class _Streamed(torch.autograd.Function):
                         higher = torch.maximum(top_G, higher)
                         kz_GEM.mul_(torch.exp(top_G - higher))
                     top_G.copy_(higher)
-                    exponents_GN[:, j] = r
+                    exponents_GN[..., j] = r.mT
                     scaled = scaled * torch.exp(r - higher)
                 torch.baddbmm(kz_GEM, scaled.mT, phi, beta=bool(j.start), out=kz_GEM)
                 if floor and r is not None:
@@ -116,12 +119,13 @@ class _Streamed(torch.autograd.Function):
                 phi = lift_into(room, lift, some_tokens(q_GND, i), False, kernel.features).phi
                 # A row times a matrix: the column form of the same product takes a path eight times slower.
                 w = torch.baddbmm(all_get[..., -1:], kz_GEM[:, -1:], phi.mT, out=weight_GN[..., i])
-                torch.baddbmm(all_get[..., :-1], phi, kz_GEM[:, :-1].mT, out=out_GND[:, i]).div_(w.mT)
+                s = torch.baddbmm(all_get[..., :-1], phi, kz_GEM[:, :-1].mT, out=out_GND[:, i])
+                s.div_(w.mT.to(wide))  # of rows in bf16 by numbers in bf16, torch takes three times as long
         ctx.kernel, ctx.key_mask, ctx.sizes = kernel, key_mask, (groups, tokens)
         # Features are made again going back. The buffers are kept so that torch refuses to when they were redrawn meanwhile.
-        scale = None if r is None else torch.exp(exponents - top)
+        scale = None if r is None else torch.exp(exponents - top).mT
         ctx.save_for_backward(q, k, v_and_one, scale, kz, out, weight, *parameters, *kernel.buffers())
-        return out
+        return out if middle is None else (out + middle).to(v.dtype)
 
     @staticmethod
     @once_differentiable
@@ -129,12 +133,13 @@ class _Streamed(torch.autograd.Function):
         q, k, v_and_one, scale, kz, out, weight, *others = ctx.saved_tensors
         parameters = others[: len(list(ctx.kernel.parameters()))]
         (groups, tokens), features = ctx.sizes, ctx.kernel.features
-        grads = [out.new_empty(*x.shape[:-1], width) for x, width in ((q, ctx.width), (k, ctx.width), (k, out.shape[-1]))]
+        grads = q.new_empty(q.shape), k.new_empty(k.shape), q.new_empty(*k.shape[:-1], out.shape[-1])
         totals = Totals(parameters)
-        lift, rooms = ctx.kernel.lifter(q.dtype, pulled=True), q.new_empty(2, groups * tokens * features)
+        lift, rooms = ctx.kernel.lifter(out.dtype, pulled=True), out.new_empty(2, groups * tokens * features)
         # The quotient rule: the gradients of s_i and, as one more column, of w_i.
-        of_both = torch.cat([grad_out, (grad_out * out).sum(-1, keepdim=True).neg_()], -1).div_(weight.mT)
-        of_all, nothing = of_both.sum(-2, keepdim=True), q.new_zeros(1, 1, 1)
+        grad_out = grad_out.to(widened(out.dtype))
+        quotient = torch.cat([grad_out, (grad_out * out).sum(-1, keepdim=True).neg_()], -1).div_(weight.mT.to(grad_out.dtype))
+        of_both, of_all, nothing = quotient.to(out.dtype), quotient.sum(-2, keepdim=True), out.new_zeros(1, 1, 1)
 
         def through_features(lifted: Lifted, left: Tensor, right: Tensor, of_x: Tensor) -> None:
             of_phi = torch.bmm(left, right, out=room_in(rooms[1], left, features))
@@ -151,17 +156,31 @@ class _Streamed(torch.autograd.Function):
                     through_features(lifted, of_i, kz_GEM, grad_q[:, i])
                 of_rest, of_floor = TINY * of_GE[..., :-1], nothing
                 if lifted.floor:
-                    grad_kz.add_(lifted.floor * of_GE.mT)
+                    grad_kz.add_((lifted.floor * of_GE.mT).to(grad_kz.dtype))
                     of_floor = lifted.floor * grad_kz[:, :-1].sum(-1).unsqueeze(-2)
+                of_all_v = of_floor if scale_GN is not None else (of_floor + of_rest).to(of_floor.dtype)
                 for j in slices(k.shape[-2], tokens):
                     lifted, scaled = lift_into(rooms[0], lift, some_tokens(k_GND, j), True, features), some_tokens(v_GNE, j)
-                    of_v = torch.baddbmm(of_floor, lifted.phi, grad_kz[:, :-1].mT, out=grad_v[:, j])
+                    of_v = torch.baddbmm(of_all_v, lifted.phi, grad_kz[:, :-1].mT, out=grad_v[:, j])
                     if scale_GN is not None:
-                        of_v.mul_(scale_GN[:, j])
+                        of_v.mul_(scale_GN[:, j]).add_(of_rest if kept_GN is None else of_rest * kept_GN[:, j])
                         scaled = scaled * scale_GN[:, j]
-                    of_v.add_(of_rest if kept_GN is None else of_rest * kept_GN[:, j])
                     through_features(lifted, scaled, grad_kz, grad_k[:, j])
         return None, None, *grads, *totals.of_all()
+
+
+def _with_one(v: Tensor, middle: Tensor | None) -> Tensor:
+    """[v_j - middle, 1]: the normaliser as one more column."""
+    both = v.new_empty(*v.shape[:-1], v.shape[-1] + 1)
+    both[..., :-1], both[..., -1] = v if middle is None else v - middle, 1.0
+    return both
+
+
+def _middle(v: Tensor) -> Tensor | None:
+    """In half precision the mean of v, taken off before and added behind: weights sum to one, so that nothing else changes, its gradient
+    included. What values have in common, rounded, would drown what tells the gradients of their weights apart. None in fp32."""
+    # Differences of it are taken in fp32, in which torch is faster at them.
+    return None if v.dtype in WIDE else v.mean(-2, keepdim=True).float()
 
 
 def _kept(key_mask: Tensor | None, k: Tensor) -> Tensor | None:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from favorit.attention import Attention, Kernel, Linear, Mixer, build_mixer
 from favorit.attention.kernel import or_zero
-from favorit.attention.mixer import full_precision
+from favorit.attention.precision import full_precision
 from favorit.attention.streamed import TINY
 from favorit.bench.approximation import UNIFORM, distance
 from favorit.errors import FavoritError, positive

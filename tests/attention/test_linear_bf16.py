@@ -1,0 +1,150 @@
+"""Linear attention of bf16 that is multiplied as it is: what fp64 gives on the same inputs, but for the rounding of features and sums."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from checks import Products, assert_close, builder, gradients, tensors
+from favorit.attention import KERNELS, Linear, precision, streamed
+from favorit.attention.mixer import Tokens
+from favorit.attention.pointwise import Pointwise
+
+ROUNDING = 2**-8
+HALF, WIDE = {torch.bfloat16}, {torch.float32}
+
+
+@pytest.fixture(autouse=True)
+def blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything is worth cutting into blocks, on a processor that multiplies bf16."""
+    monkeypatch.setattr(streamed, "FEW_NUMBERS", 0)
+    monkeypatch.setattr(precision, "multiplies_bf16", lambda: True)
+
+
+def rounded(spec: str, head_dim: int = 16) -> Linear:
+    """A mixer whose projection bf16 has: features on the wrong side of a kink are another function, not a rounding."""
+    mixer = builder(spec)(head_dim=head_dim, tokens=65)
+    assert isinstance(mixer, Linear)
+    for buffer in mixer.buffers():
+        buffer.copy_(buffer.bfloat16())
+    return mixer
+
+
+def values_and_gradients(mixer: Linear, inputs: Sequence[Tensor]) -> list[Tensor]:
+    out = mixer(*inputs)
+    return [out, *gradients(out, *inputs)]
+
+
+def check(mixer: Linear, inputs: Sequence[Tensor], tolerance: float = 2 * ROUNDING) -> None:
+    """In norm, as of many features some lie so near to the kink that rounding a product decides their slope."""
+    wide = [x.detach().double().requires_grad_() for x in inputs]
+    out = mixer.double().weights(*wide[:2]) @ wide[2]
+    true = [out, *gradients(out, *wide)]
+    for mine, twin in zip(values_and_gradients(mixer.float(), inputs), true, strict=True):
+        assert mine.dtype == torch.bfloat16
+        assert ((mine.double() - twin).norm() / twin.norm()).item() < tolerance
+
+
+@pytest.mark.parametrize("numbers", [65 * 24 // 4 + 1, 65 * 24, 1 << 20])
+@pytest.mark.parametrize("spec", ["relu", "relu(m=24)", "relu(m=24, scale=sqrt, eps=1e-6)"])
+def test_values_and_gradients_are_off_by_roundings(spec: str, numbers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In blocks of single heads, of several and of all."""
+    monkeypatch.setattr(streamed, "BLOCK_NUMBERS", numbers)
+    check(rounded(spec), tensors(65, 16, dtype=torch.bfloat16))
+
+
+@pytest.mark.parametrize("offset", [0.0, 30.0, 300.0])
+def test_what_values_have_in_common_does_not_drown_the_gradients_of_their_weights(offset: float) -> None:
+    q, k, v = tensors(65, 16, dtype=torch.bfloat16)
+    check(rounded("relu(m=24)"), (q, k, (v.detach() + offset).requires_grad_()))
+
+
+def test_other_numbers_of_queries_views_and_values_of_another_width() -> None:
+    source = torch.Generator().manual_seed(3)
+    q, k, v = (torch.randn(5, n, 3, d, generator=source).to(torch.bfloat16) for n, d in ((40, 8), (50, 8), (50, 6)))
+    check(rounded("relu(m=24)", head_dim=8), [x.transpose(1, 2).requires_grad_() for x in (q, k, v)])
+
+
+def test_rows_without_features_are_the_mean_of_values() -> None:
+    """All features at their floor, and a floor as small as can be."""
+    for eps in (1e-3, 1e-12):
+        q, k, v = tensors(65, 16, dtype=torch.bfloat16)
+        q, k = (-x.detach().abs() for x in (q, k))
+        out = rounded(f"relu(eps={eps})")(q, k, v)
+        assert_close(out.double(), v.double().mean(-2, keepdim=True).expand_as(v), 2 * ROUNDING)
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_all_products_are_of_bf16(autocast: bool) -> None:
+    """Forward and back, also with the backward inside autocast; gradients are of the inputs' type."""
+    q, k, v = tensors(65, 16, dtype=torch.float32 if autocast else torch.bfloat16)
+    mixer = rounded("relu(m=24)")
+    with Products() as products, torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+        out = mixer(q, k, v)
+        found = gradients(out, q, k, v)
+    assert len(products.types) == 5 + 8
+    assert all(types == HALF for types in products.types)
+    assert out.dtype == torch.bfloat16
+    assert all(gradient.dtype == q.dtype for gradient in found)
+
+
+def test_few_queries_of_tokens_are_weighed_in_bf16() -> None:
+    source = torch.Generator().manual_seed(5)
+    q, x, weight = (torch.randn(shape, generator=source) for shape in ((2, 2, 1, 16), (2, 65, 32), (2, 2, 16, 32)))
+    leaves = [q.bfloat16().requires_grad_(), x.bfloat16().requires_grad_(), (weight / 6).bfloat16().requires_grad_()]
+    mixer = rounded("relu(m=24)")
+    with Products() as products:
+        read = mixer.read(leaves[0], Tokens(leaves[1], leaves[2], None))
+        found = gradients(read, *leaves)
+    assert read.dtype == torch.bfloat16
+    # The features of the one query, forward and back, are the only ones in fp32.
+    assert sum(types == WIDE for types in products.types) == 2
+    assert all(types in (HALF, WIDE) for types in products.types)
+    wide = [leaf.detach().double().requires_grad_() for leaf in leaves]
+    k, v = torch.einsum("bnc,khdc->kbhnd", wide[1], wide[2])
+    out = mixer.double().weights(wide[0], k) @ v
+    for mine, twin in zip([read, *found], [out, *gradients(out, *wide)], strict=True):
+        assert ((mine.double() - twin).norm() / twin.norm()).item() < 4 * ROUNDING
+
+
+@pytest.mark.parametrize("spec", ["favor(m=24)", "elu(m=24)", "relu(m=24, learned=True)", "mixture"])
+def test_kernels_that_would_be_off_by_more_are_computed_in_fp32(spec: str) -> None:
+    mixer = builder(spec)(head_dim=16, tokens=65)
+    assert isinstance(mixer, Linear)
+    assert not mixer.kernel.rounds
+    q, k, v = tensors(65, 16, dtype=torch.bfloat16)
+    with Products() as products:
+        gradients(mixer(q, k, v), q, k, v)
+    assert products.types
+    assert all(types == WIDE for types in products.types)
+
+
+def test_masks_causal_attention_long_sequences_and_other_processors_take_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+    q, k, v = tensors(65, 16, dtype=torch.bfloat16)
+    mask = torch.ones(2, 65, dtype=torch.bool)
+
+    def types(mixer: Linear, **options: Tensor) -> list[set[torch.dtype]]:
+        with Products() as products:
+            mixer(q, k, v, **options)
+        assert ("in bf16" in mixer.explain(q, k, v)) == (HALF in products.types) or options
+        return products.types
+
+    mixer, causal = rounded("relu(m=24)"), builder("relu(m=24)")(head_dim=16, tokens=65, causal=True)
+    assert isinstance(causal, Linear)
+    assert HALF in types(mixer)
+    assert HALF not in types(mixer, key_mask=mask)
+    assert HALF not in types(causal)
+    monkeypatch.setattr(streamed, "BLOCK_NUMBERS", 65 * 24 // 4 - 1)
+    assert HALF not in types(mixer)
+    monkeypatch.setattr(streamed, "BLOCK_NUMBERS", 1 << 20)
+    monkeypatch.setattr(precision, "multiplies_bf16", lambda: False)
+    assert HALF not in types(mixer)
+
+
+def test_only_kernels_of_a_homogeneous_function_by_hand_round() -> None:
+    """Whoever adds one has to look at its rounding here."""
+    found = {name for name in KERNELS if isinstance(kernel := KERNELS.build(name, head_dim=8, layer=0, seed=0), Pointwise) and kernel.rounds}
+    assert found == {"relu"}
