@@ -146,5 +146,7 @@ def test_masks_causal_attention_long_sequences_and_other_processors_take_fp32(mo
 
 def test_only_kernels_of_a_homogeneous_function_by_hand_round() -> None:
     """Whoever adds one has to look at its rounding here."""
-    found = {name for name in KERNELS if isinstance(kernel := KERNELS.build(name, head_dim=8, layer=0, seed=0), Pointwise) and kernel.rounds}
+    found = {
+        name for name in KERNELS if isinstance(kernel := KERNELS.build(name, head_dim=8, layer=0, seed=0), Pointwise) and kernel.rounds
+    }
     assert found == {"relu"}

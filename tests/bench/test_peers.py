@@ -24,7 +24,7 @@ from favorit.bench import alternate, peers, recreation
 from favorit.bench.alternate import ContenderError, Process, ask, take_turns
 from favorit.bench.comparison import TOLERANCES, Agreement, Comparison, Sizes, agreement
 from favorit.bench.contender import COMPARISONS, serve
-from favorit.bench.spread import beside_limit, interleaved_with_limit, spread
+from favorit.bench.spread import beside_limits, interleaved_with_limit, spread
 from favorit.cli.main import main
 from favorit.data import build_preprocess, load_dataset
 
@@ -235,17 +235,17 @@ def test_an_absent_peer_is_named_and_the_others_go_on(in_this_process: list[str]
     assert rows[2].ratio is not None
 
 
-def test_the_limit_is_that_of_before_and_after(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limits_are_those_of_before_and_after(monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
-    limits = iter([100.0, 300.0])
 
-    def limit() -> float:
-        order.append("limit")
-        return next(limits)
+    def one_after_the_other(name: str, *values: float) -> None:
+        left = iter(values)
+        monkeypatch.setattr(measure, name, lambda: order.append(name) or next(left))
 
-    monkeypatch.setattr(measure, "gemm_limit", limit)
-    assert beside_limit(lambda: order.append("work")) == (None, 200.0)
-    assert order == ["limit", "work", "limit"]
+    one_after_the_other("gemm_limit", 100.0, 300.0)
+    one_after_the_other("handing_over", 1.0, 2.0)
+    assert beside_limits(lambda: order.append("work")) == (None, 200.0, 1.5)
+    assert order == ["gemm_limit", "handing_over", "work", "gemm_limit", "handing_over"]
 
 
 def test_a_product_takes_its_turn_among_the_calls(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from favorit import measure
 from favorit.bench.alternate import ContenderError, ask, take_turns
 from favorit.bench.comparison import TOLERANCES, Agreement, Comparison, Sizes, Way
 from favorit.bench.contender import COMPARISONS
-from favorit.bench.spread import beside_limit
+from favorit.bench.spread import beside_limits
 from favorit.errors import FavoritError, unknown
 
 # Those that the extra does not bring: vit-pytorch requires torchvision, of which its ViT uses nothing.
@@ -30,7 +30,7 @@ class Row:
 
     `ratio` is the peer as it comes over ours as our command runs it; `ratio_kept` with large buffers kept on both sides; `ratio_plain` with
     the allocator as it comes on both. `gemm_share` is ours over the matrix-product limit, which is one of fp32 and says nothing of bf16;
-    epochs are extrapolated, in seconds.
+    `handing_over` is what threads paid for each other's numbers around that time; epochs are extrapolated, in seconds.
     """
 
     case: str
@@ -48,6 +48,7 @@ class Row:
     ratio_kept: float | None = None
     ratio_plain: float | None = None
     gemm_share: float | None = None
+    handing_over: float | None = None
     ours_epoch: float | None = None
     peer_epoch: float | None = None
 
@@ -99,7 +100,7 @@ def _row(comparison: Comparison, sizes: Sizes, repeats: int, mmap_threshold: int
             "peer kept": (request("theirs"), mmap_threshold),
             "ours": (request("ours"), None),
         }
-        times, limit = beside_limit(lambda: take_turns(cells, repeats))
+        times, limit, handing_over = beside_limits(lambda: take_turns(cells, repeats))
     except ContenderError as error:
         return Row(**about, check=f"failed: {error}")
     ours, peer = times["ours kept"], times["peer"]
@@ -117,6 +118,7 @@ def _row(comparison: Comparison, sizes: Sizes, repeats: int, mmap_threshold: int
         ratio_kept=times["peer kept"].median / ours.median,
         ratio_plain=peer.median / times["ours"].median,
         gemm_share=None if way == "bf16" else 1e3 * found.flops / ours.median / limit,
+        handing_over=handing_over,
         ours_epoch=steps and steps * ours.median / 1e3,
         peer_epoch=steps and steps * peer.median / 1e3,
     )

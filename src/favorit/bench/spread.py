@@ -57,11 +57,13 @@ def interleaved_with_limit(calls: Mapping[Key, Callable[[], Any]], repeats: int)
     return dict(zip(calls, times, strict=True)), 1e3 * flops / of_product.median
 
 
-def beside_limit(work: Callable[[], Found]) -> tuple[Found, float]:
-    """What the work gives, and the matrix-product limit of the machine meanwhile: the mean of before and after, as its speed drifts."""
-    before = measure.gemm_limit()
+def beside_limits(work: Callable[[], Found]) -> tuple[Found, float, float]:
+    """What the work gives, and what limits the machine meanwhile, as the mean of before and after, since it drifts: FLOPs per second of a
+    matrix product, and what threads pay for each other's numbers (`measure.handing_over`)."""
+    before = measure.gemm_limit(), measure.handing_over()
     found = work()
-    return found, (before + measure.gemm_limit()) / 2
+    product, handing_over = (statistics.fmean(pair) for pair in zip(before, (measure.gemm_limit(), measure.handing_over()), strict=True))
+    return found, product, handing_over
 
 
 def _seconds(call: Callable[[], Any], count: int) -> float:

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 TITLES = (
     *("ours", "peer", "case", "ours ms", "quartiles", "peer ms", "its quartiles"),
-    *("ratio", "kept", "plain", "of limit", "epoch s", "check"),
+    *("ratio", "kept", "plain", "of limit", "handed over", "epoch s", "check"),
 )
 # What a narrow screen has no room for, the least needed first.
-OPTIONAL = ("its quartiles", "quartiles", "check", "of limit", "plain", "case", "epoch s", "kept")
+OPTIONAL = ("its quartiles", "quartiles", "handed over", "check", "of limit", "plain", "case", "epoch s", "kept")
 
 
 def peers(
@@ -83,7 +83,8 @@ def peers(
     notes = [f"{row.case}, {_name(row)} / {row.peer}: {row.check}" for row in rows if row.ours_ms is None]
     notes += [
         "ratio: the peer as it comes over ours as this command runs it (above 1 ours is faster); kept: large buffers kept on both sides; "
-        "plain: glibc as it comes on both sides"
+        "plain: glibc as it comes on both sides",
+        "handed over: how many times as long an operation takes on numbers that another thread wrote; far above 1 without a common cache",
     ]
     if any(row.ours_epoch for row in rows):
         notes.append(f"epoch: extrapolated from one step to 50,000 images; read from {source}")
@@ -110,6 +111,7 @@ def _cells(row: Row) -> list[str]:
         _range(row.peer_low, row.peer_high),
         *(_figure(ratio, "x") for ratio in (row.ratio, row.ratio_kept, row.ratio_plain)),
         _figure(row.gemm_share),
+        _figure(row.handing_over, "x"),
         "" if row.ours_epoch is None else f"{row.ours_epoch:.1f} / {row.peer_epoch:.1f}",
         "not timed" if row.ours_ms is None else row.check,
     ]
