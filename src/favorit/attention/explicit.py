@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from favorit.attention.blocks import even, slices
-from favorit.attention.precision import as_bf16, full_precision, output_dtype
+from favorit.attention.precision import full_precision, multiplied_in_bf16, output_dtype
 
 # Up to this many tokens, fp32 is 1.1 to 1.5 times faster with explicit weights (LOG.md), as long as the weights that are kept, in numbers,
 # are worth the calls, and small beside the activations of a model. bf16 is 1.1 to 1.6 times faster at any length that was tried.
@@ -30,7 +30,7 @@ def explicit_way(q: Tensor, k: Tensor, v: Tensor) -> type[InFp32] | type[InBf16]
     tensor, and whether gradients are wanted."""
     if not trains_on_cpu(q, k, v):
         return None
-    fp32, bf16 = {x.dtype for x in (q, k, v)} == {torch.float32} == {output_dtype(v)}, as_bf16(q, k, v)
+    fp32, bf16 = {x.dtype for x in (q, k, v)} == {torch.float32} == {output_dtype(v)}, multiplied_in_bf16(q, k, v)
     kept = q.shape[:-1].numel() * k.shape[-2]
     if k is v and q.shape[-2] < q.shape[-1] and kept <= MOST_KEPT and (fp32 or bf16):
         return OfTokens

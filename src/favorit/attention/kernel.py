@@ -32,10 +32,10 @@ Lift = Callable[[Tensor, bool, Tensor], Lifted]
 
 
 class Kernel(nn.Module, ABC):
-    """A feature map that owns its scaling. It is called in fp32 or better, autocast off.
+    """A feature map that owns its scaling. `queries` and `keys` are called in fp32 or better, autocast off.
 
     `features` is M; `least` is what no feature is below: above 0, no row of weights can vanish. `rounds` says that a lifter takes tokens of
-    bf16 and makes features of bf16, off by a rounding of their own.
+    bf16 as well: each feature is then off by roundings of its own size.
     """
 
     features: int

@@ -17,7 +17,7 @@ from favorit.attention.causal import BLOCK, part_sizes, prefix_sums, recomputed
 from favorit.attention.few import few_weights
 from favorit.attention.kernel import Kernel, only, or_zero
 from favorit.attention.mixer import MIXERS, Mixer, Tokens, allowed_keys
-from favorit.attention.precision import WIDE, as_bf16, full_precision, is_full_precision, output_dtype, widened
+from favorit.attention.precision import WIDE, full_precision, is_full_precision, multiplied_in_bf16, output_dtype, widened
 from favorit.attention.streamed import TINY, finite, plain
 from favorit.attention.threads import alone, is_tiny
 from favorit.errors import FavoritError
@@ -28,7 +28,8 @@ class Linear(Mixer):
     """out_i = (phi(q_i) mean_j phi(k_j) v_j^T + d mean_j v_j) / (phi(q_i) . mean_j phi(k_j) + d), d = 1e-30; O(N M D).
 
     The means run over the keys that query i may see. Keys come as phi_j exp(r_j); only exp(r_j - max r) is ever formed, so that no
-    norm of q or k overflows. A key left out by a mask has r_j = -inf.
+    norm of q or k overflows. A key left out by a mask has r_j = -inf. Many features of bf16 stay bf16 where the processor multiplies it and
+    the kernel allows (`Kernel.rounds`); all else is computed in fp32 or better.
     """
 
     def __init__(self, kernel: Kernel, causal: bool = False) -> None:
@@ -59,12 +60,12 @@ class Linear(Mixer):
             return Linear.forward(self, *wide, key_mask=key_mask).to(dtype)
 
     def _product_dtype(self, q: Tensor, k: Tensor, v: Tensor) -> torch.dtype:
-        """Of features and products: bf16 where it may be and features are many, a head's in one block so that no sums in bf16 are added up;
+        """Of features and products: bf16 where it may be and features are many, a head's in one block, as blocks would be added up in bf16;
         else fp32 or better."""
-        narrow = self.kernel.rounds and not self.causal and _are_many(_tokens(q, k) * self.kernel.features) and as_bf16(q, k, v)
+        narrow = self.kernel.rounds and not self.causal and _are_many(_tokens(q, k) * self.kernel.features) and multiplied_in_bf16(q, k, v)
         tokens = max(q.shape[-2], k.shape[-2])
         whole = narrow and in_blocks.block_sizes(1, tokens, self.kernel.features, torch.bfloat16) == (1, tokens)
-        return torch.bfloat16 if whole else widened(v.dtype)
+        return torch.bfloat16 if whole else widened(q.dtype)
 
     def _at_once(self, kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
         phi_k, r = kernel.keys(k)

@@ -99,7 +99,7 @@ class Pointwise(Kernel):
         return self.by_hand.raised(q, self.eps if torch.compiler.is_compiling() else self.ready_eps.get(q.dtype, self.eps))
 
     def lifter(self, dtype: torch.dtype, pulled: bool) -> Lift:
-        if self.by_hand is None or not self.rounds:
+        if self.by_hand is None or self.learned_rows is not None:
             return super().lifter(dtype, pulled)
         (_, into, slope), rows = self.by_hand, self._rows(dtype)
         columns = None if rows is None else rows.t()

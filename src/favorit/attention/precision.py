@@ -46,7 +46,7 @@ def output_dtype(v: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) and v.dtype != torch.float64 else v.dtype
 
 
-def as_bf16(q: Tensor, k: Tensor, v: Tensor) -> bool:
+def multiplied_in_bf16(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether they are bf16, or autocast would make them so, on a CPU that multiplies it."""
     types, dtype = {x.dtype for x in (q, k, v)}, output_dtype(v)
     alike = types == {dtype} or (torch.is_autocast_enabled(q.device.type) and types <= AUTOCAST)
@@ -54,6 +54,7 @@ def as_bf16(q: Tensor, k: Tensor, v: Tensor) -> bool:
 
 
 def multiplies_bf16() -> bool:
-    """Whether the processor does so itself: products are then twice as fast as in fp32, else slower. A torch that cannot tell says no."""
+    """Whether the processor does so itself: products are then twice as fast as in fp32, else slower. A torch that cannot tell, or may not
+    use oneDNN, says no."""
     asked: Callable[[], Mapping[str, object]] = getattr(torch.cpu, "get_capabilities", dict)
-    return bool(asked().get("avx512_bf16"))
+    return bool(asked().get("avx512_bf16")) and bool(torch.backends.mkldnn.enabled)

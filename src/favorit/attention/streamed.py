@@ -5,7 +5,8 @@
     backward    the gradients of these products by hand, those of phi by the kernel's own or by autograd on the block's features
 
 Nothing of size N x M outlives a block: kept for the backward are q, k, [v, 1], out, w, e and, (D+1) x M for each head, kz.
-What is of size N x D is made once for all blocks, forward and backward; a block then works on views.
+What is of size N x D is made once for all blocks, forward and backward; a block then works on views. In half precision v and out are
+without what they have in common (`_take_middle`).
 Shapes: B batch, H heads, N tokens, D head width, E = D + 1, M features, G heads of images in a block.
 """
 
@@ -88,17 +89,17 @@ class _Streamed(torch.autograd.Function):
         lift, room = kernel.lifter(v.dtype, pulled=False), v.new_empty(groups * tokens * kernel.features)
         kz, out = v.new_empty(*k.shape[:2], v.shape[-1] + 1, kernel.features), v.new_empty(*q.shape[:-1], v.shape[-1])
         weight, top, exponents = (v.new_empty(*k.shape[:2], 1, length) for length in (q.shape[2], 1, k.shape[2]))
-        wide, middle = widened(v.dtype), _middle(v)
-        q, k, v_and_one, kept = q.contiguous(), k.contiguous(), _with_one(v, middle), _kept(key_mask, k)
-        seen = (v_and_one if kept is None else v_and_one * kept).sum(-2, keepdim=True)
-        # What every query gets: d times the sum of v and the number of keys.
-        rest = torch.cat([TINY * seen[..., :-1], least_weight(seen[..., -1:])], -1)
-        for q_GND, k_GND, v_GNE, kept_GN, seen_GE, all_get, kz_GEM, top_G, exponents_GN, out_GND, weight_GN in heads_in_blocks(
-            groups, q, k, v_and_one, kept, seen, rest, kz, top, exponents, out, weight
+        wide = widened(v.dtype)
+        middle = None if v.dtype == wide else v.new_empty(*v.shape[:2], 1, v.shape[-1], dtype=wide)
+        q, k, v_and_one, kept = q.contiguous(), k.contiguous(), _with_one(v), _kept(key_mask, k)
+        for q_GND, k_GND, v_GNE, kept_GN, middle_GD, kz_GEM, top_G, exponents_GN, out_GND, weight_GN in heads_in_blocks(
+            groups, q, k, v_and_one, kept, middle, kz, top, exponents, out, weight
         ):
             for j in slices(k.shape[-2], tokens):
                 phi, r, _, floor = lift_into(room, lift, some_tokens(k_GND, j), True, kernel.features)
                 r = r if kept_GN is None else only(kept_GN[:, j], r, phi)  # a key left out by the mask has r = -inf
+                if middle_GD is not None:
+                    middle_GD.copy_(_take_middle(v_GNE, phi, floor))
                 scaled = some_tokens(v_GNE, j)
                 if r is not None:
                     higher = finite(r.amax(-2, keepdim=True))
@@ -111,9 +112,12 @@ class _Streamed(torch.autograd.Function):
                 torch.baddbmm(kz_GEM, scaled.mT, phi, beta=bool(j.start), out=kz_GEM)
                 if floor and r is not None:
                     kz_GEM.add_(floor * scaled.sum(-2, keepdim=True).mT)
+            seen = (v_GNE if kept_GN is None else v_GNE * kept_GN).sum(-2, keepdim=True)
+            # What every query gets: d times the sum of v and the number of keys.
+            all_get = torch.cat([TINY * seen[..., :-1], least_weight(seen[..., -1:])], -1)
             if floor:
                 if r is None:
-                    kz_GEM.add_(floor * seen_GE.mT)
+                    kz_GEM.add_(floor * seen.mT)
                 all_get.add_(floor * kz_GEM.sum(-1).unsqueeze(-2))
             for i in slices(q.shape[-2], tokens):
                 phi = lift_into(room, lift, some_tokens(q_GND, i), False, kernel.features).phi
@@ -169,18 +173,27 @@ class _Streamed(torch.autograd.Function):
         return None, None, *grads, *totals.of_all()
 
 
-def _with_one(v: Tensor, middle: Tensor | None) -> Tensor:
-    """[v_j - middle, 1]: the normaliser as one more column."""
+def _with_one(v: Tensor) -> Tensor:
+    """[v_j, 1]: the normaliser as one more column."""
     both = v.new_empty(*v.shape[:-1], v.shape[-1] + 1)
-    both[..., :-1], both[..., -1] = v if middle is None else v - middle, 1.0
+    both[..., :-1], both[..., -1] = v, 1.0
     return both
 
 
-def _middle(v: Tensor) -> Tensor | None:
-    """In half precision the mean of v, taken off before and added behind: weights sum to one, so that nothing else changes, its gradient
-    included. What values have in common, rounded, would drown what tells the gradients of their weights apart. None in fp32."""
-    # Differences of it are taken in fp32, in which torch is faster at them.
-    return None if v.dtype in WIDE else v.mean(-2, keepdim=True).float()
+def _take_middle(v_and_one: Tensor, phi: Tensor, floor: float) -> Tensor:
+    """Takes the mean of v, weighted by the sums of features of keys, off [v, 1] (G,N,E), and returns what to add to outputs (G,1,D).
+
+    Weights sum to one, so that nothing else changes and it has no gradient. What values have in common would, rounded to bf16, drown what
+    tells the gradients of their weights apart. With it goes the mean of what rounding changes: it need not vanish, as values of bf16 lie on
+    a grid, and a difference may be rounded the same way for all.
+    """
+    share = phi.sum(-1).unsqueeze(-2).float().add_(floor * phi.shape[-1])
+    share.div_(share.sum(-1, keepdim=True))
+    v = v_and_one[..., :-1]
+    wide = v.float()
+    middle = torch.bmm(share, wide)
+    v.copy_(wide.sub_(middle))
+    return middle.baddbmm_(share, wide.sub_(v))
 
 
 def _kept(key_mask: Tensor | None, k: Tensor) -> Tensor | None:
