@@ -80,8 +80,9 @@ def test_other_numbers_of_queries_views_and_values_of_another_width() -> None:
 
 
 def test_rows_without_features_are_the_mean_of_values() -> None:
-    """And their gradients go to all values alike: all features at their floor, down to one whose square vanishes beside d."""
-    for eps in (1e-3, 1e-12, 1e-20):
+    """And their gradients go to all values alike: all features at their floor, down to one whose square vanishes beside d and one that
+    vanishes itself."""
+    for eps in (1e-3, 1e-12, 1e-20, 1e-46):
         q, k, v = tensors(65, 16, dtype=torch.bfloat16)
         q, k = (-x.detach().abs() for x in (q, k))
         out, true = rounded(f"relu(eps={eps})")(q, k, v), v.double().mean(-2, keepdim=True).expand_as(v)

@@ -187,7 +187,7 @@ def _take_middle(v_and_one: Tensor, phi: Tensor, floor: float) -> Tensor:
     tells the gradients of their weights apart. With it goes the mean of what rounding changes: it need not vanish, as values of bf16 lie on
     a grid, and a difference may be rounded the same way for all.
     """
-    share = phi.sum(-1).unsqueeze(-2).float().add_(floor * phi.shape[-1])
+    share = phi.sum(-1).unsqueeze(-2).float().add_(floor * phi.shape[-1] + TINY)
     share.div_(share.sum(-1, keepdim=True))
     v = v_and_one[..., :-1]
     wide = v.float()
