@@ -73,6 +73,16 @@ def test_what_counts_as_common_is_what_keys_of_weight_have(tokens: int) -> None:
     check(rounded("relu(m=24)"), [x.requires_grad_() for x in (q, k, v)])
 
 
+@pytest.mark.parametrize("tokens", [65, 577])
+def test_values_of_keys_that_nobody_asks_for_do_not_round_the_others(tokens: int) -> None:
+    """Half of the keys have features that queries do not have, and values far from the others."""
+    q, k, v = (x.detach() for x in tensors(tokens, 16, dtype=torch.bfloat16))
+    first, seen = torch.arange(16) < 8, torch.arange(tokens)[:, None] % 2 == 0
+    q = torch.where(first, q, -q.abs())
+    k = torch.where(first == seen, k, -k.abs())
+    check(rounded("relu"), [x.requires_grad_() for x in (q, k, torch.where(seen, v, v + 100))])
+
+
 def test_other_numbers_of_queries_views_and_values_of_another_width() -> None:
     source = torch.Generator().manual_seed(3)
     q, k, v = (torch.randn(5, n, 3, d, generator=source).to(torch.bfloat16) for n, d in ((40, 8), (50, 8), (50, 6)))
@@ -98,9 +108,9 @@ def test_all_products_are_of_bf16(autocast: bool) -> None:
     with Products() as products, torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
         out = mixer(q, k, v)
         found = gradients(out, q, k, v)
-    assert products.types.count(HALF) == 5 + 8
-    assert products.types.count(WIDE) == 2, "what values have in common, and what rounding leaves of it"
-    assert len(products.types) == 15
+    assert products.types.count(HALF) == 2 + 5 + 8, "for what outputs have in common, forward and back"
+    assert products.types.count(WIDE) == 2, "what outputs have in common, and what rounding leaves of it"
+    assert len(products.types) == 17
     assert out.dtype == torch.bfloat16
     assert all(gradient.dtype == q.dtype for gradient in found)
 

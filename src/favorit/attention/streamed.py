@@ -31,6 +31,8 @@ BLOCK_NUMBERS = 1 << 20
 SHORTEST_BLOCK = 64
 # With no feature below this no row can vanish, and d beside its square is below rounding even in fp64.
 SAFE = 1e-6
+# In half precision, one of so many queries tells what outputs have in common. No divisor of the usual sides of images.
+EVERY = 5
 # Up to this many features in all, cutting them into blocks costs more than it saves (LOG.md).
 FEW_NUMBERS = 1 << 19
 
@@ -95,11 +97,13 @@ class _Streamed(torch.autograd.Function):
         for q_GND, k_GND, v_GNE, kept_GN, middle_GD, kz_GEM, top_G, exponents_GN, out_GND, weight_GN in heads_in_blocks(
             groups, q, k, v_and_one, kept, middle, kz, top, exponents, out, weight
         ):
+            if middle_GD is not None:
+                asked = lift_into(room, lift, q_GND[:, ::EVERY].contiguous(), False, kernel.features).phi.mean(-2, keepdim=True)
             for j in slices(k.shape[-2], tokens):
                 phi, r, _, floor = lift_into(room, lift, some_tokens(k_GND, j), True, kernel.features)
                 r = r if kept_GN is None else only(kept_GN[:, j], r, phi)  # a key left out by the mask has r = -inf
                 if middle_GD is not None:
-                    middle_GD.copy_(_take_middle(v_GNE, phi, floor))
+                    middle_GD.copy_(_take_middle(v_GNE, phi, asked, floor))
                 scaled = some_tokens(v_GNE, j)
                 if r is not None:
                     higher = finite(r.amax(-2, keepdim=True))
@@ -180,14 +184,16 @@ def _with_one(v: Tensor) -> Tensor:
     return both
 
 
-def _take_middle(v_and_one: Tensor, phi: Tensor, floor: float) -> Tensor:
-    """Takes the mean of v, weighted by the sums of features of keys, off [v, 1] (G,N,E), and returns what to add to outputs (G,1,D).
+def _take_middle(v_and_one: Tensor, phi: Tensor, asked: Tensor, floor: float) -> Tensor:
+    """Takes the mean of v, in the weights that the mean query `asked` (G,1,M) gives to keys, off [v, 1] (G,N,E), and returns what to add to
+    outputs (G,1,D).
 
-    Weights sum to one, so that nothing else changes and it has no gradient. What values have in common would, rounded to bf16, drown what
-    tells the gradients of their weights apart. With it goes the mean of what rounding changes: it need not vanish, as values of bf16 lie on
-    a grid, and a difference may be rounded the same way for all.
+    Weights sum to one, so that nothing else changes and it has no gradient. What outputs have in common would, rounded to bf16, drown what
+    tells the gradients of weights apart; any other middle, far from values that count, would round those. With it goes the mean of what
+    rounding changes: it need not vanish, as values of bf16 lie on a grid, and a difference may be rounded the same way for all.
     """
-    share = phi.sum(-1).unsqueeze(-2).float().add_(floor * phi.shape[-1] + TINY)
+    asked = asked + floor
+    share = torch.bmm(asked, phi.mT).float().add_(floor * asked.sum(-1, keepdim=True)).add_(TINY)
     share.div_(share.sum(-1, keepdim=True))
     v = v_and_one[..., :-1]
     wide = v.float()
