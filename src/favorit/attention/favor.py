@@ -6,13 +6,14 @@ Shapes: B batch, H heads, N tokens, D head width, M features.
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from favorit.attention.kernel import Kernel, Lift, Lifted, project
+from favorit.attention.kernel import Kernel, Lifted, Lifter, project
 from favorit.attention.linear import kernel
 from favorit.attention.random_features import RandomRows, RowNorm
 from favorit.errors import FavoritError
@@ -53,21 +54,21 @@ class Favor(Kernel):
         return torch.exp(exponent - exponent.detach().amax(-1, keepdim=True))
 
     def keys(self, k: Tensor) -> tuple[Tensor, Tensor]:
-        exponent = self._exponent(k) - _half_square(k)
+        exponent = self._exponent(k) + _minus_half_square(k)
         r = exponent.detach().amax(-1, keepdim=True)
         return torch.exp(exponent - r), r
 
-    def lifter(self, dtype: torch.dtype, pulled: bool) -> Lift:
+    def lifters(self, like: Tensor, pulled: bool) -> list[Lifter]:
         if self.mirrored:
-            return super().lifter(dtype, pulled)
-        rows = self._rows(dtype)
+            return super().lifters(like, pulled)
+        rows = self._rows(like.dtype)
         # exp(u) = 2^(u / ln 2): torch's powers of two take 0.6 of the time of its exponentials (LOG.md).
         columns = rows.t() / LN2
 
-        def lift(x: Tensor, as_keys: bool, room: Tensor) -> Lifted:
+        def lift(x: Tensor, as_keys: bool, room: Tensor, levelled: bool) -> Lifted:
             phi = project(x, columns, room)
-            top = phi.amax(-1, keepdim=True)
-            phi.sub_(top).exp2_()
+            top = phi.amax(-1, keepdim=True) if levelled else None
+            (phi if top is None else phi.sub_(top)).exp2_()
 
             def pull(grad: Tensor, of_x: Tensor) -> list[Tensor | None]:
                 of_exponent = grad.mul_(phi)
@@ -76,9 +77,12 @@ class Favor(Kernel):
                     of_x.addcmul_(x, of_exponent.sum(-1, keepdim=True), value=-(x.shape[-1] ** -0.5))
                 return []
 
-            return Lifted(phi, top.mul_(LN2).sub_(_half_square(x)) if as_keys and not pulled else None, pull)
+            found = None if top is None or pulled or not as_keys else _minus_half_square(x).add_(top, alpha=LN2)
+            return Lifted(phi, found, pull)
 
-        return lift
+        ways = [Lifter(partial(lift, levelled=False), r=_minus_half_square), Lifter(partial(lift, levelled=True))]
+        # To find out whether exponents need their maxima taken off, a processor that runs ahead would have to be waited for.
+        return ways if like.is_cpu else ways[1:]
 
     def redraw(self, index: int) -> None:
         self.projection.redraw(index)
@@ -93,6 +97,6 @@ class Favor(Kernel):
         return rows.to(dtype) * rows.shape[-1] ** -0.25
 
 
-def _half_square(x: Tensor) -> Tensor:
-    """|x~|^2 / 2."""
-    return x.square().sum(-1, keepdim=True) * (0.5 * x.shape[-1] ** -0.5)
+def _minus_half_square(x: Tensor) -> Tensor:
+    """-|x~|^2 / 2."""
+    return x.square().sum(-1, keepdim=True) * (-0.5 * x.shape[-1] ** -0.5)

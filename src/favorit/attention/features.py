@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from favorit.attention.kernel import Lift, Lifted
+from favorit.attention.kernel import Lifted, Lifter
 
 
 def heads_in_blocks(groups: int, *whole: Tensor | None) -> Iterator[tuple[Any, ...]]:
@@ -21,19 +21,19 @@ def heads_in_blocks(groups: int, *whole: Tensor | None) -> Iterator[tuple[Any, .
 
 
 def some_tokens(x: Tensor, tokens: slice) -> Tensor:
-    """Some tokens of (G,N,...). A view of all would cost as much as a small operation."""
-    return x if tokens.stop - tokens.start == x.shape[1] else x[:, tokens].contiguous()
+    """Some tokens of (G,N,...), a view: of all, which would cost as much as a small operation, or of a single head (G = 1)."""
+    return x if tokens.stop - tokens.start == x.shape[1] else x[:, tokens]
 
 
-def room_in(memory: Tensor, x: Tensor, features: int) -> Tensor:
-    """The part of the memory for a block that the features of x (G,N,...) take up."""
+def room_in(memory: Tensor, x: Tensor) -> Tensor:
+    """The part (G,N,M) of the memory for a block (tokens, M) that the features of x (G,N,...) take up."""
     groups, tokens = x.shape[:2]
-    return memory[: groups * tokens * features].view(groups, tokens, features)
+    return memory[: groups * tokens].view(groups, tokens, -1)
 
 
-def lift_into(memory: Tensor, lift: Lift, x: Tensor, as_keys: bool, features: int) -> Lifted:
+def lift_into(memory: Tensor, lifter: Lifter, x: Tensor, as_keys: bool) -> Lifted:
     """The features of x (G,N,D), where the kernel wants it in the memory for a block."""
-    return lift(x, as_keys, room_in(memory, x, features))
+    return lifter.lift(x, as_keys, room_in(memory, x))
 
 
 class Totals:

@@ -14,21 +14,27 @@ from torch import Tensor, nn
 
 
 class Lifted(NamedTuple):
-    """Features phi + floor (..., N, M), and the r of keys (..., N, 1), which is not needed again going back.
+    """Features phi (..., N, M), and the r of keys (..., N, 1) that was found with them, which may be overwritten; going back, None.
 
-    A floor, one number for all queries and keys, is left to the products that follow, where it is a vector instead of a pass over all
-    features. `pull(gradient of phi, room for that of x)` fills the second, may overwrite the first, and returns the gradients of the
-    parameters that need one.
+    `pull(gradient of phi, room for that of x)` fills the second, may overwrite the first, and returns the gradients of the parameters that
+    need one.
     """
 
     phi: Tensor
     r: Tensor | None
     pull: Callable[[Tensor, Tensor], list[Tensor | None]]
+
+
+class Lifter(NamedTuple):
+    """A way to make features in blocks: phi + floor, phi = lift(x (..., N, D), whether as keys, memory (..., N, M) that phi may use).
+
+    A floor, one number for all queries and keys, is left to the products that follow, where it is a vector instead of a pass over all
+    features. `r` gives the r of keys where it can be told without their features.
+    """
+
+    lift: Callable[[Tensor, bool, Tensor], Lifted]
     floor: float = 0.0
-
-
-# (x (..., N, D), whether as keys, memory (..., N, M) that may be used for phi) -> features
-Lift = Callable[[Tensor, bool, Tensor], Lifted]
+    r: Callable[[Tensor], Tensor] | None = None
 
 
 class Kernel(nn.Module, ABC):
@@ -54,11 +60,12 @@ class Kernel(nn.Module, ABC):
         """
         return self.queries(k), None
 
-    def lifter(self, dtype: torch.dtype, pulled: bool) -> Lift:
-        """The features of many blocks of tokens of that type, for a backward by hand; `pulled` says whether this is the way back, on which
-        gradients will be pulled through them.
+    def lifters(self, like: Tensor, pulled: bool) -> list[Lifter]:
+        """Ways to the features of many blocks of tokens of that type and device, for a backward by hand; `pulled` says whether this is the
+        way back, on which gradients will be pulled through them.
 
-        By autograd; a kernel that knows its derivative saves that and the memory.
+        The last way is right for all tokens; one before it may be faster where no feature that counts overflows or vanishes, which its
+        caller finds out. By autograd; a kernel that knows its derivative saves that and the memory.
         """
         trained = [p for p in self.parameters() if p.requires_grad]
 
@@ -74,7 +81,7 @@ class Kernel(nn.Module, ABC):
 
             return Lifted(phi.detach(), r, pull)
 
-        return lift
+        return [Lifter(lift)]
 
     def scalars(self) -> dict[str, float]:
         """Learned numbers worth watching while a model trains."""

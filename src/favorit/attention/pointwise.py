@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from favorit.attention.kernel import Kernel, Lift, Lifted, project
+from favorit.attention.kernel import Kernel, Lifted, Lifter, project
 from favorit.attention.linear import add_kernel
 from favorit.attention.precision import WIDE
 from favorit.attention.random_features import RandomRows
@@ -98,10 +98,10 @@ class Pointwise(Kernel):
         # A compiler takes a number as a constant; a tensor on the CPU would keep it from recording graphs of a GPU.
         return self.by_hand.raised(q, self.eps if torch.compiler.is_compiling() else self.ready_eps.get(q.dtype, self.eps))
 
-    def lifter(self, dtype: torch.dtype, pulled: bool) -> Lift:
+    def lifters(self, like: Tensor, pulled: bool) -> list[Lifter]:
         if self.by_hand is None or self.learned_rows is not None:
-            return super().lifter(dtype, pulled)
-        (_, into, slope), rows = self.by_hand, self._rows(dtype)
+            return super().lifters(like, pulled)
+        (_, into, slope), rows = self.by_hand, self._rows(like.dtype)
         columns = None if rows is None else rows.t()
 
         def lift(x: Tensor, as_keys: bool, room: Tensor) -> Lifted:
@@ -112,9 +112,9 @@ class Pointwise(Kernel):
                 of_x.copy_(of_u) if rows is None else project(of_u, rows, of_x)
                 return []
 
-            return Lifted(phi, None, pull, floor=self.eps)
+            return Lifted(phi, None, pull)
 
-        return lift
+        return [Lifter(lift, self.eps)]
 
     def _rows(self, dtype: torch.dtype) -> Tensor | None:
         """P / D^s: cheaper than scaling all tokens."""

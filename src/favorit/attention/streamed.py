@@ -4,7 +4,7 @@
                 [s_i, w_i] = kz phi(q_i),  out_i = (s_i + d sum v) / (w_i + d n),  n keys seen
     backward    the gradients of these products by hand, those of phi by the kernel's own or by autograd on the block's features
 
-Nothing of size N x M outlives a block: kept for the backward are q, k, [v, 1], out, w, e and, (D+1) x M for each head, kz.
+Nothing of size N x M outlives a block: kept for the backward are q, k, e [v, 1], out, w and, (D+1) x M for each head, kz.
 What is of size N x D is made once for all blocks, forward and backward; a block then works on views. In half precision v and out are
 without what they have in common (`_take_middle`).
 Shapes: B batch, H heads, N tokens, D head width, E = D + 1, M features, G heads of images in a block.
@@ -12,7 +12,7 @@ Shapes: B batch, H heads, N tokens, D head width, E = D + 1, M features, G heads
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from torch.autograd.function import once_differentiable
 
 from favorit.attention.blocks import even, slices
 from favorit.attention.features import Totals, heads_in_blocks, lift_into, room_in, some_tokens
-from favorit.attention.kernel import Kernel, Lifted, only
+from favorit.attention.kernel import Kernel, Lifted, Lifter, only
 from favorit.attention.precision import WIDE, widened
 
 # Added to the mean weight of a row: a row whose features all vanish becomes the mean of v instead of 0/0.
@@ -31,6 +31,10 @@ BLOCK_NUMBERS = 1 << 20
 SHORTEST_BLOCK = 64
 # With no feature below this no row can vanish, and d beside its square is below rounding even in fp64.
 SAFE = 1e-6
+# A way to features that takes no care of their range (`Kernel.lifters`) is taken where all e_j, z_m = sum_j e_j phi_m(k_j) and
+# w_i = sum_m phi_m(q_i) z_m are within this factor of 1. Then nothing overflows, going back either, as phi_m(q_i) <= w_i / z_m and
+# phi_m(k_j) <= z_m / e_j; and features that vanish, below 1e-37, would have been less than 1e-13 of a w_i.
+RANGE = 1e12
 # In half precision, one of so many queries tells what outputs have in common. No divisor of the usual sides of images.
 EVERY = 5
 # Up to this many features in all, cutting them into blocks costs more than it saves (LOG.md).
@@ -84,103 +88,156 @@ def block_sizes(groups: int, tokens: int, features: int, dtype: torch.dtype) -> 
     return together, max(min(SHORTEST_BLOCK, tokens), min(tokens, numbers // (together * features)))
 
 
+class _Sums(NamedTuple):
+    """What a forward finds, d apart."""
+
+    values: Tensor  # (B,H,Nk,E): e [v, 1]
+    kz: Tensor  # (B,H,E,M)
+    s: Tensor  # (B,H,Nq,D)
+    weight: Tensor  # (B,H,1,Nq)
+    middle: Tensor | None  # (B,H,1,D): what outputs have in common, in half precision
+    way: int  # to features, among the kernel's: -1 is the last
+    scaled: bool  # whether keys have an e
+
+
 class _Streamed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, kernel: Kernel, key_mask: Tensor | None, q: Tensor, k: Tensor, v: Tensor, *parameters: Tensor) -> Tensor:
-        groups, tokens = block_sizes(q.shape[:2].numel(), max(q.shape[-2], k.shape[-2]), kernel.features, v.dtype)
-        lift, room = kernel.lifter(v.dtype, pulled=False), v.new_empty(groups * tokens * kernel.features)
-        kz, out = v.new_empty(*k.shape[:2], v.shape[-1] + 1, kernel.features), v.new_empty(*q.shape[:-1], v.shape[-1])
-        weight, top, exponents = (v.new_empty(*k.shape[:2], 1, length) for length in (q.shape[2], 1, k.shape[2]))
+        q, k, kept = q.contiguous(), k.contiguous(), _kept(key_mask, k)
+        sizes = block_sizes(q.shape[:2].numel(), max(q.shape[-2], k.shape[-2]), kernel.features, v.dtype)
+        values, kz, s, weight, middle, way, scaled = _sums(kernel.lifters(v, pulled=False), kernel.features, sizes, q, k, v, kept)
         wide = widened(v.dtype)
-        middle = None if v.dtype == wide else v.new_empty(*v.shape[:2], 1, v.shape[-1], dtype=wide)
-        q, k, v_and_one, kept = q.contiguous(), k.contiguous(), _with_one(v), _kept(key_mask, k)
-        for q_GND, k_GND, v_GNE, kept_GN, middle_GD, kz_GEM, top_G, exponents_GN, out_GND, weight_GN in heads_in_blocks(
-            groups, q, k, v_and_one, kept, middle, kz, top, exponents, out, weight
-        ):
-            if middle_GD is not None:
-                asked = lift_into(room, lift, q_GND[:, ::EVERY].contiguous(), False, kernel.features).phi.mean(-2, keepdim=True)
-            for j in slices(k.shape[-2], tokens):
-                phi, r, _, floor = lift_into(room, lift, some_tokens(k_GND, j), True, kernel.features)
-                r = r if kept_GN is None else only(kept_GN[:, j], r, phi)  # a key left out by the mask has r = -inf
-                if middle_GD is not None:
-                    middle_GD.copy_(_take_middle(v_GNE, phi, asked, floor))
-                scaled = some_tokens(v_GNE, j)
-                if r is not None:
-                    higher = finite(r.amax(-2, keepdim=True))
-                    if j.start:
-                        higher = torch.maximum(top_G, higher)
-                        kz_GEM.mul_(torch.exp(top_G - higher))
-                    top_G.copy_(higher)
-                    exponents_GN[..., j] = r.mT
-                    scaled = scaled * torch.exp(r - higher)
-                torch.baddbmm(kz_GEM, scaled.mT, phi, beta=bool(j.start), out=kz_GEM)
-                if floor and r is not None:
-                    kz_GEM.add_(floor * scaled.sum(-2, keepdim=True).mT)
-            seen = (v_GNE if kept_GN is None else v_GNE * kept_GN).sum(-2, keepdim=True)
-            # What every query gets: d times the sum of v and the number of keys.
-            all_get = torch.cat([TINY * seen[..., :-1], least_weight(seen[..., -1:])], -1)
-            if floor:
-                if r is None:
-                    kz_GEM.add_(floor * seen.mT)
-                all_get.add_(floor * kz_GEM.sum(-1).unsqueeze(-2))
-            for i in slices(q.shape[-2], tokens):
-                phi = lift_into(room, lift, some_tokens(q_GND, i), False, kernel.features).phi
-                # A row times a matrix: the column form of the same product takes a path eight times slower.
-                w = torch.baddbmm(all_get[..., -1:], kz_GEM[:, -1:], phi.mT, out=weight_GN[..., i])
-                s = torch.baddbmm(all_get[..., :-1], phi, kz_GEM[:, :-1].mT, out=out_GND[:, i])
-                s.div_(w.mT.to(wide))  # of rows in bf16 by numbers in bf16, torch takes three times as long
-        ctx.kernel, ctx.key_mask, ctx.sizes = kernel, key_mask, (groups, tokens)
+        # d is below rounding beside weights that are not tiny; to look at them, a processor that runs ahead would have to be waited for.
+        guarded = not v.is_cpu or bool(weight.numel() and weight.amin() < TINY * k.shape[-2] / torch.finfo(wide).eps)
+        if guarded:
+            seen = v if middle is None else values[..., :-1]
+            count = v.new_full((1, 1), k.shape[-2]) if kept is None else kept.sum(-2, keepdim=True, dtype=wide)
+            s.add_(TINY * (seen if kept is None else seen * kept).sum(-2, keepdim=True))
+            weight.add_(least_weight(count).to(weight.dtype))
+        out = s.div_(weight.mT.to(wide))  # of rows in bf16 by numbers in bf16, torch takes three times as long
+        ctx.kernel, ctx.key_mask, ctx.sizes, ctx.way, ctx.scaled, ctx.guarded = kernel, key_mask, sizes, way, scaled, guarded
         # Features are made again going back. The buffers are kept so that torch refuses to when they were redrawn meanwhile.
-        scale = None if r is None else torch.exp(exponents - top).mT
-        ctx.save_for_backward(q, k, v_and_one, scale, kz, out, weight, *parameters, *kernel.buffers())
+        ctx.save_for_backward(q, k, values, kz, out, weight, *parameters, *kernel.buffers())
         return out if middle is None else (out + middle).to(v.dtype)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v_and_one, scale, kz, out, weight, *others = ctx.saved_tensors
+        q, k, values, kz, out, weight, *others = ctx.saved_tensors
         parameters = others[: len(list(ctx.kernel.parameters()))]
         (groups, tokens), features = ctx.sizes, ctx.kernel.features
         grads = q.new_empty(q.shape), k.new_empty(k.shape), q.new_empty(*k.shape[:-1], out.shape[-1])
-        totals = Totals(parameters)
-        lift, rooms = ctx.kernel.lifter(out.dtype, pulled=True), out.new_empty(2, groups * tokens * features)
-        # The quotient rule: the gradients of s_i and, as one more column, of w_i.
-        grad_out = grad_out.to(widened(out.dtype))
-        quotient = torch.cat([grad_out, (grad_out * out).sum(-1, keepdim=True).neg_()], -1).div_(weight.mT.to(grad_out.dtype))
-        of_both, of_all, nothing = quotient.to(out.dtype), quotient.sum(-2, keepdim=True), out.new_zeros(1, 1, 1)
+        totals, lifter = Totals(parameters), ctx.kernel.lifters(out, pulled=True)[ctx.way]
+        room, second_room = out.new_empty(2, groups * tokens, features)
+        kz_room = kz.new_empty(groups, *kz.shape[2:])
+        quotient = _quotient_rule(grad_out.to(widened(out.dtype)), out, weight)
+        of_both, of_all = quotient.to(out.dtype), quotient.sum(-2, keepdim=True) if lifter.floor or ctx.guarded else None
 
         def through_features(lifted: Lifted, left: Tensor, right: Tensor, of_x: Tensor) -> None:
-            of_phi = torch.bmm(left, right, out=room_in(rooms[1], left, features))
+            of_phi = torch.bmm(left, right, out=room_in(second_room, left))
             totals.add(lifted.pull(of_phi, of_x))
 
         with torch.autocast(q.device.type, enabled=False):
-            for q_GND, k_GND, v_GNE, kept_GN, scale_GN, of_GNE, of_GE, kz_GEM, grad_q, grad_k, grad_v in heads_in_blocks(
-                groups, q, k, v_and_one, _kept(ctx.key_mask, k), scale, of_both, of_all, kz, *grads
+            for q_GND, k_GND, v_GNE, of_GNE, of_GE, kz_GEM, grad_q, grad_k, grad_v in heads_in_blocks(
+                groups, q, k, values, of_both, of_all, kz, *grads
             ):
-                grad_kz = torch.empty_like(kz_GEM)
+                grad_kz, of_floor = kz_room[: len(kz_GEM)], None
                 for i in slices(q.shape[-2], tokens):
-                    lifted, of_i = lift_into(rooms[0], lift, some_tokens(q_GND, i), False, features), some_tokens(of_GNE, i)
+                    lifted, of_i = lift_into(room, lifter, some_tokens(q_GND, i), False), some_tokens(of_GNE, i)
                     torch.baddbmm(grad_kz, of_i.mT, lifted.phi, beta=bool(i.start), out=grad_kz)
-                    through_features(lifted, of_i, kz_GEM, grad_q[:, i])
-                of_rest, of_floor = TINY * of_GE[..., :-1], nothing
-                if lifted.floor:
-                    grad_kz.add_((lifted.floor * of_GE.mT).to(grad_kz.dtype))
-                    of_floor = lifted.floor * grad_kz[:, :-1].sum(-1).unsqueeze(-2)
-                of_all_v = of_floor if scale_GN is not None else (of_floor + of_rest).to(of_floor.dtype)
+                    through_features(lifted, of_i, kz_GEM, some_tokens(grad_q, i))
+                if lifter.floor:
+                    grad_kz.add_((lifter.floor * of_GE.mT).to(grad_kz.dtype))
+                    of_floor = lifter.floor * grad_kz[:, :-1].sum(-1).unsqueeze(-2)
                 for j in slices(k.shape[-2], tokens):
-                    lifted, scaled = lift_into(rooms[0], lift, some_tokens(k_GND, j), True, features), some_tokens(v_GNE, j)
-                    of_v = torch.baddbmm(of_all_v, lifted.phi, grad_kz[:, :-1].mT, out=grad_v[:, j])
-                    if scale_GN is not None:
-                        of_v.mul_(scale_GN[:, j]).add_(of_rest if kept_GN is None else of_rest * kept_GN[:, j])
-                        scaled = scaled * scale_GN[:, j]
-                    through_features(lifted, scaled, grad_kz, grad_k[:, j])
+                    lifted, v_j = lift_into(room, lifter, some_tokens(k_GND, j), True), some_tokens(v_GNE, j)
+                    of_v = _product(lifted.phi, grad_kz[:, :-1].mT, of_floor, some_tokens(grad_v, j))
+                    if ctx.scaled:
+                        of_v.mul_(v_j[..., -1:])
+                    through_features(lifted, v_j, grad_kz, some_tokens(grad_k, j))
+        if ctx.guarded and of_all is not None:
+            kept, of_rest = _kept(ctx.key_mask, k), TINY * of_all[..., :-1]
+            grads[2].add_(of_rest if kept is None else of_rest * kept)
         return None, None, *grads, *totals.of_all()
 
 
-def _with_one(v: Tensor) -> Tensor:
-    """[v_j, 1]: the normaliser as one more column."""
+def _sums(ways: list[Lifter], features: int, sizes: tuple[int, int], q: Tensor, k: Tensor, v: Tensor, kept: Tensor | None) -> _Sums:
+    """By the first way that keeps numbers in range."""
+    (lifter, *others), (groups, tokens), wide = ways, sizes, widened(v.dtype)
+    r = None if lifter.r is None else lifter.r(k)
+    r = r if kept is None else only(kept, r, k)  # a key left out by the mask has r = -inf
+    values = _with_one(v, None if r is None else r.sub_(finite(r.amax(-2, keepdim=True))).exp_())
+    kz, s = v.new_empty(*k.shape[:2], v.shape[-1] + 1, features), v.new_empty(*q.shape[:-1], v.shape[-1])
+    room, weight = v.new_empty(groups * tokens, features), v.new_empty(*q.shape[:2], 1, q.shape[2])
+    middle = None if v.dtype == wide else v.new_empty(*v.shape[:2], 1, v.shape[-1], dtype=wide)
+    for q_GND, k_GND, v_GNE, kept_GN, middle_GD, kz_GEM, s_GND, weight_GN in heads_in_blocks(
+        groups, q, k, values, kept, middle, kz, s, weight
+    ):
+        if middle_GD is not None:
+            asked = lift_into(room, lifter, q_GND[:, ::EVERY].contiguous(), False).phi.mean(-2, keepdim=True)
+        tops: list[Tensor] = []
+        for j in slices(k.shape[-2], tokens):
+            phi, r_found, _ = lift_into(room, lifter, some_tokens(k_GND, j), True)
+            if middle_GD is not None:
+                middle_GD.copy_(_take_middle(v_GNE, phi, asked, lifter.floor))
+            v_j = some_tokens(v_GNE, j)
+            if r_found is not None:
+                r = r_found if kept_GN is None else only(kept_GN[:, j], r_found, phi)
+                top = finite(r.amax(-2, keepdim=True))
+                if tops:
+                    top = torch.maximum(tops[-1], top)
+                    kz_GEM.mul_(torch.exp(tops[-1] - top))
+                tops.append(top)
+                v_j.mul_(r.sub_(top).exp_())
+            torch.baddbmm(kz_GEM, v_j.mT, phi, beta=bool(j.start), out=kz_GEM)
+        for j, top in zip(slices(k.shape[-2], tokens), tops[:-1]):
+            some_tokens(v_GNE, j).mul_(torch.exp(top - tops[-1]))
+        all_get = None
+        if lifter.floor:
+            kz_GEM.add_(lifter.floor * v_GNE.sum(-2, keepdim=True).mT)
+            all_get = lifter.floor * kz_GEM.sum(-1).unsqueeze(-2)
+        for i in slices(q.shape[-2], tokens):
+            phi = lift_into(room, lifter, some_tokens(q_GND, i), False).phi
+            # A row times a matrix: the column form of the same product takes a path eight times slower.
+            _product(kz_GEM[:, -1:], phi.mT, None if all_get is None else all_get[..., -1:], weight_GN[..., i])
+            _product(phi, kz_GEM[:, :-1].mT, None if all_get is None else all_get[..., :-1], some_tokens(s_GND, i))
+        if others and not _in_range(weight_GN):
+            break
+    else:
+        if not others or _in_range(kz[..., -1, :], values[..., -1]):
+            return _Sums(values, kz, s, weight, middle, -len(ways), r is not None)
+    return _sums(others, features, sizes, q, k, v, kept)
+
+
+def _in_range(*positive: Tensor) -> bool:
+    """Whether all are within RANGE of 1; no if one is NaN."""
+    for x in positive:
+        least, most = torch.aminmax(x)
+        if not (least.item() >= 1 / RANGE and most.item() <= RANGE):
+            return False
+    return True
+
+
+def _product(a: Tensor, b: Tensor, row: Tensor | None, room: Tensor) -> Tensor:
+    """a b, and the row for each of its rows, in `room`."""
+    return torch.bmm(a, b, out=room) if row is None else torch.baddbmm(row, a, b, out=room)
+
+
+def _quotient_rule(grad_out: Tensor, out: Tensor, weight: Tensor) -> Tensor:
+    """The gradients of s_i and, as one more column, of w_i: g / w and -g . out / w."""
+    both = grad_out.new_empty(*out.shape[:-1], out.shape[-1] + 1)
+    of_s = torch.div(grad_out, weight.mT.to(grad_out.dtype), out=both[..., :-1])
+    torch.sum(of_s * out, -1, keepdim=True, out=both[..., -1:]).neg_()
+    return both
+
+
+def _with_one(v: Tensor, e: Tensor | None) -> Tensor:
+    """e_j [v_j, 1], where there is an e: the normaliser as one more column."""
+    if e is None:
+        return torch.cat([v, v.new_ones(1).expand(*v.shape[:-1], 1)], -1)
     both = v.new_empty(*v.shape[:-1], v.shape[-1] + 1)
-    both[..., :-1], both[..., -1] = v, 1.0
+    torch.mul(v, e, out=both[..., :-1])
+    both[..., -1:] = e
     return both
 
 
