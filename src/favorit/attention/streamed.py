@@ -129,7 +129,7 @@ class _Streamed(torch.autograd.Function):
         grads = q.new_empty(q.shape), k.new_empty(k.shape), q.new_empty(*k.shape[:-1], out.shape[-1])
         totals, lifter = Totals(parameters), ctx.kernel.lifters(out, pulled=True)[ctx.way]
         room, second_room = out.new_empty(2, groups * tokens, features)
-        kz_room = kz.new_empty(groups, *kz.shape[2:])
+        kz_room, nothing = kz.new_empty(groups, *kz.shape[2:]), kz.new_zeros(1, 1, 1)
         quotient = _quotient_rule(grad_out.to(widened(out.dtype)), out, weight)
         of_both, of_all = quotient.to(out.dtype), quotient.sum(-2, keepdim=True) if lifter.floor or ctx.guarded else None
 
@@ -141,7 +141,7 @@ class _Streamed(torch.autograd.Function):
             for q_GND, k_GND, v_GNE, of_GNE, of_GE, kz_GEM, grad_q, grad_k, grad_v in heads_in_blocks(
                 groups, q, k, values, of_both, of_all, kz, *grads
             ):
-                grad_kz, of_floor = kz_room[: len(kz_GEM)], None
+                grad_kz, of_floor = kz_room[: len(kz_GEM)], nothing
                 for i in slices(q.shape[-2], tokens):
                     lifted, of_i = lift_into(room, lifter, some_tokens(q_GND, i), False), some_tokens(of_GNE, i)
                     torch.baddbmm(grad_kz, of_i.mT, lifted.phi, beta=bool(i.start), out=grad_kz)
@@ -151,7 +151,7 @@ class _Streamed(torch.autograd.Function):
                     of_floor = lifter.floor * grad_kz[:, :-1].sum(-1).unsqueeze(-2)
                 for j in slices(k.shape[-2], tokens):
                     lifted, v_j = lift_into(room, lifter, some_tokens(k_GND, j), True), some_tokens(v_GNE, j)
-                    of_v = _product(lifted.phi, grad_kz[:, :-1].mT, of_floor, some_tokens(grad_v, j))
+                    of_v = torch.baddbmm(of_floor, lifted.phi, grad_kz[:, :-1].mT, out=some_tokens(grad_v, j))
                     if ctx.scaled:
                         of_v.mul_(v_j[..., -1:])
                     through_features(lifted, v_j, grad_kz, some_tokens(grad_k, j))
@@ -170,6 +170,7 @@ def _sums(ways: list[Lifter], features: int, sizes: tuple[int, int], q: Tensor, 
     kz, s = v.new_empty(*k.shape[:2], v.shape[-1] + 1, features), v.new_empty(*q.shape[:-1], v.shape[-1])
     room, weight = v.new_empty(groups * tokens, features), v.new_empty(*q.shape[:2], 1, q.shape[2])
     middle = None if v.dtype == wide else v.new_empty(*v.shape[:2], 1, v.shape[-1], dtype=wide)
+    nothing = v.new_zeros(1, 1, v.shape[-1] + 1)
     for q_GND, k_GND, v_GNE, kept_GN, middle_GD, kz_GEM, s_GND, weight_GN in heads_in_blocks(
         groups, q, k, values, kept, middle, kz, s, weight
     ):
@@ -192,15 +193,15 @@ def _sums(ways: list[Lifter], features: int, sizes: tuple[int, int], q: Tensor, 
             torch.baddbmm(kz_GEM, v_j.mT, phi, beta=bool(j.start), out=kz_GEM)
         for j, top in zip(slices(k.shape[-2], tokens), tops[:-1]):
             some_tokens(v_GNE, j).mul_(torch.exp(top - tops[-1]))
-        all_get = None
+        all_get = nothing
         if lifter.floor:
             kz_GEM.add_(lifter.floor * v_GNE.sum(-2, keepdim=True).mT)
             all_get = lifter.floor * kz_GEM.sum(-1).unsqueeze(-2)
         for i in slices(q.shape[-2], tokens):
             phi = lift_into(room, lifter, some_tokens(q_GND, i), False).phi
             # A row times a matrix: the column form of the same product takes a path eight times slower.
-            _product(kz_GEM[:, -1:], phi.mT, None if all_get is None else all_get[..., -1:], weight_GN[..., i])
-            _product(phi, kz_GEM[:, :-1].mT, None if all_get is None else all_get[..., :-1], some_tokens(s_GND, i))
+            torch.baddbmm(all_get[..., -1:], kz_GEM[:, -1:], phi.mT, out=weight_GN[..., i])
+            torch.baddbmm(all_get[..., :-1], phi, kz_GEM[:, :-1].mT, out=some_tokens(s_GND, i))
         if others and not _in_range(weight_GN):
             break
     else:
@@ -216,11 +217,6 @@ def _in_range(*positive: Tensor) -> bool:
         if not (least.item() >= 1 / RANGE and most.item() <= RANGE):
             return False
     return True
-
-
-def _product(a: Tensor, b: Tensor, row: Tensor | None, room: Tensor) -> Tensor:
-    """a b, and the row for each of its rows, in `room`."""
-    return torch.bmm(a, b, out=room) if row is None else torch.baddbmm(row, a, b, out=room)
 
 
 def _quotient_rule(grad_out: Tensor, out: Tensor, weight: Tensor) -> Tensor:
