@@ -37,10 +37,11 @@ class _Scores(torch.autograd.Function):
         groups, tokens = block_sizes(k.shape[:2].numel(), k.shape[2], kernel.features, k.dtype)
         lifter, room = kernel.lifters(k, pulled=False)[-1], k.new_empty(groups * tokens, kernel.features)
         s, exponents = k.new_empty(*phi_q.shape[:-1], k.shape[2]), k.new_empty(*k.shape[:2], 1, k.shape[2])
+        ctx.width, k = k.shape[-1], lifter.prepared(k)
         for phi_GIM, k_GND, s_GIN, exponents_GN in heads_in_blocks(groups, phi_q, k, s, exponents):
             for j in slices(k.shape[2], tokens):
                 phi, r, _ = lift_into(room, lifter, some_tokens(k_GND, j), True)
-                s_GIN[..., j] = torch.baddbmm(lifter.floor * phi_GIM.sum(-1, keepdim=True), phi_GIM, phi.mT)
+                s_GIN[..., j] = torch.bmm(phi_GIM, phi.mT)
                 if r is not None:
                     exponents_GN[..., j] = r.mT
         scale = None if r is None else torch.exp(exponents - exponents.amax(-1, keepdim=True))
@@ -55,7 +56,7 @@ class _Scores(torch.autograd.Function):
         phi_q, k, scale, *others = ctx.saved_tensors
         (groups, tokens), features = ctx.sizes, ctx.kernel.features
         of_s = grad_s if scale is None else grad_s * scale
-        grad_phi, grad_k = phi_q.new_zeros(phi_q.shape), k.new_empty(k.shape)
+        grad_phi, grad_k = phi_q.new_zeros(phi_q.shape), k.new_empty(*k.shape[:-1], ctx.width)
         totals = Totals(others[: len(list(ctx.kernel.parameters()))])
         lifter, (room, second_room) = ctx.kernel.lifters(k, pulled=True)[-1], k.new_empty(2, groups * tokens, features)
         with torch.autocast(k.device.type, enabled=False):
@@ -63,7 +64,7 @@ class _Scores(torch.autograd.Function):
                 for j in slices(k.shape[2], tokens):
                     of_j = of_GIN[..., j]
                     lifted = lift_into(room, lifter, some_tokens(k_GND, j), True)
-                    grad_phi_GIM.baddbmm_(of_j, lifted.phi).add_(lifter.floor * of_j.sum(-1, keepdim=True))
+                    grad_phi_GIM.baddbmm_(of_j, lifted.phi)
                     of_phi = torch.bmm(of_j.mT, phi_GIM, out=room_in(second_room, lifted.phi))
                     totals.add(lifted.pull(of_phi, grad_k_GND[:, j]))
         return None, grad_phi, grad_k, *totals.of_all()

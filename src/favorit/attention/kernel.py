@@ -26,14 +26,14 @@ class Lifted(NamedTuple):
 
 
 class Lifter(NamedTuple):
-    """A way to make features in blocks: phi + floor, phi = lift(x (..., N, D), whether as keys, memory (..., N, M) that phi may use).
+    """A way to make features in blocks: phi = lift(x, whether as keys, memory (..., N, M) that phi may use).
 
-    A floor, one number for all queries and keys, is left to the products that follow, where it is a vector instead of a pass over all
-    features. `r` gives the r of keys where it can be told without their features.
+    x is a block of what `prepared` makes of all tokens once: (..., N, D) -> (..., N, any), contiguous. `r` gives the r of all keys where it
+    can be told without their features.
     """
 
     lift: Callable[[Tensor, bool, Tensor], Lifted]
-    floor: float = 0.0
+    prepared: Callable[[Tensor], Tensor] = Tensor.contiguous
     r: Callable[[Tensor], Tensor] | None = None
 
 
@@ -105,3 +105,8 @@ def project(x: Tensor, columns: Tensor, room: Tensor) -> Tensor:
     """x columns in `room`: (..., N, D), (D, M) -> (..., N, M); x and the room are contiguous."""
     torch.mm(x.view(-1, x.shape[-1]), columns, out=room.view(-1, columns.shape[-1]))
     return room
+
+
+def with_one(x: Tensor) -> Tensor:
+    """[x, 1], contiguous: (..., D) -> (..., D + 1)."""
+    return torch.cat([x, x.new_ones(1).expand(*x.shape[:-1], 1)], -1)

@@ -81,7 +81,7 @@ class Linear(Mixer):
         k = tokens.keys()
         dtype = self._product_dtype(q, k, k)
         with torch.autocast(k.device.type, enabled=False):
-            w = few_weights(self.kernel, q, k.to(dtype, memory_format=torch.contiguous_format))
+            w = few_weights(self.kernel, q, k.to(dtype))
         mixed = torch.bmm(w.flatten(1, 2).to(tokens.x.dtype), tokens.x)
         return tokens.values(mixed.unflatten(1, w.shape[1:3]))
 

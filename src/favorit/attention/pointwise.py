@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from favorit.attention.kernel import Kernel, Lifted, Lifter, project
+from favorit.attention.kernel import Kernel, Lifted, Lifter, project, with_one
 from favorit.attention.linear import add_kernel
 from favorit.attention.precision import WIDE
 from favorit.attention.random_features import RandomRows
@@ -31,8 +31,8 @@ class Homogeneous(NamedTuple):
     """
 
     raised: Callable[[Tensor, Tensor | float], Tensor]  # (x, eps) -> f(x) + eps, of which autograd keeps nothing but x
-    into: Callable[[Tensor, Tensor], Tensor]  # (x, room) -> f(x) in the room, which may be x
-    slope: Callable[[Tensor, Tensor], Tensor]  # (gradient of f, f) -> gradient of x, in place of the first
+    into: Callable[[Tensor, float, Tensor], Tensor]  # (x + eps, eps, room) -> f(x) + eps in the room, which may be the first
+    slope: Callable[[Tensor, Tensor, float], Tensor]  # (gradient of f, f(x) + eps, eps) -> gradient of x, in place of the first
 
 
 def _relu_raised(x: Tensor, eps: Tensor | float) -> Tensor:
@@ -40,12 +40,12 @@ def _relu_raised(x: Tensor, eps: Tensor | float) -> Tensor:
     return torch.threshold(x, 0.0, 0.0).add_(eps)
 
 
-def _relu_into(x: Tensor, room: Tensor) -> Tensor:
-    return torch.clamp_min(x, 0, out=room)
+def _relu_into(x: Tensor, eps: float, room: Tensor) -> Tensor:
+    return torch.clamp_min(x, eps, out=room)
 
 
-def _relu_slope(grad: Tensor, f: Tensor) -> Tensor:
-    return torch.ops.aten.threshold_backward.grad_input(grad, f, 0, grad_input=grad)
+def _relu_slope(grad: Tensor, raised: Tensor, eps: float) -> Tensor:
+    return torch.ops.aten.threshold_backward.grad_input(grad, raised, eps, grad_input=grad)
 
 
 # Named functions: a model that holds them can be pickled.
@@ -102,19 +102,24 @@ class Pointwise(Kernel):
         if self.by_hand is None or self.learned_rows is not None:
             return super().lifters(like, pulled)
         (_, into, slope), rows = self.by_hand, self._rows(like.dtype)
-        columns = None if rows is None else rows.t()
+        eps = torch.tensor(self.eps, dtype=like.dtype).item()  # as features have it: whether one is above decides its slope
+        # P x + eps = [P, eps] [x, 1]: one more number of a token costs less than a pass over its features.
+        columns = None if rows is None else torch.cat([rows.t(), rows.new_full((1, len(rows)), eps)])
+
+        def prepared(x: Tensor) -> Tensor:
+            return torch.add(x, eps).contiguous() if columns is None else with_one(x)
 
         def lift(x: Tensor, as_keys: bool, room: Tensor) -> Lifted:
-            phi = into(x if columns is None else project(x, columns, room), room)
+            phi = into(x if columns is None else project(x, columns, room), eps, room)
 
             def pull(grad: Tensor, of_x: Tensor) -> list[Tensor | None]:
-                of_u = slope(grad, phi)
+                of_u = slope(grad, phi, eps)
                 of_x.copy_(of_u) if rows is None else project(of_u, rows, of_x)
                 return []
 
             return Lifted(phi, None, pull)
 
-        return [Lifter(lift, self.eps)]
+        return [Lifter(lift, prepared)]
 
     def _rows(self, dtype: torch.dtype) -> Tensor | None:
         """P / D^s: cheaper than scaling all tokens."""

@@ -20,7 +20,7 @@ from torch.autograd.function import once_differentiable
 
 from favorit.attention.blocks import even, slices
 from favorit.attention.features import Totals, heads_in_blocks, lift_into, room_in, some_tokens
-from favorit.attention.kernel import Kernel, Lifted, Lifter, only
+from favorit.attention.kernel import Kernel, Lifted, Lifter, only, with_one
 from favorit.attention.precision import WIDE, widened
 
 # Added to the mean weight of a row: a row whose features all vanish becomes the mean of v instead of 0/0.
@@ -91,6 +91,8 @@ def block_sizes(groups: int, tokens: int, features: int, dtype: torch.dtype) -> 
 class _Sums(NamedTuple):
     """What a forward finds, d apart."""
 
+    q: Tensor  # (B,H,Nq,...), ready to be lifted
+    k: Tensor  # (B,H,Nk,...)
     values: Tensor  # (B,H,Nk,E): e [v, 1]
     kz: Tensor  # (B,H,E,M)
     s: Tensor  # (B,H,Nq,D)
@@ -103,21 +105,22 @@ class _Sums(NamedTuple):
 class _Streamed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, kernel: Kernel, key_mask: Tensor | None, q: Tensor, k: Tensor, v: Tensor, *parameters: Tensor) -> Tensor:
-        q, k, kept = q.contiguous(), k.contiguous(), _kept(key_mask, k)
+        kept, wide = _kept(key_mask, k), widened(v.dtype)
         sizes = block_sizes(q.shape[:2].numel(), max(q.shape[-2], k.shape[-2]), kernel.features, v.dtype)
-        values, kz, s, weight, middle, way, scaled = _sums(kernel.lifters(v, pulled=False), kernel.features, sizes, q, k, v, kept)
-        wide = widened(v.dtype)
+        found = _sums(kernel.lifters(v, pulled=False), kernel.features, sizes, q, k, v, kept)
+        s, weight, middle = found.s, found.weight, found.middle
         # d is below rounding beside weights that are not tiny; to look at them, a processor that runs ahead would have to be waited for.
         guarded = not v.is_cpu or bool(weight.numel() and weight.amin() < TINY * k.shape[-2] / torch.finfo(wide).eps)
         if guarded:
-            seen = v if middle is None else values[..., :-1]
+            seen = v if middle is None else found.values[..., :-1]
             count = v.new_full((1, 1), k.shape[-2]) if kept is None else kept.sum(-2, keepdim=True, dtype=wide)
             s.add_(TINY * (seen if kept is None else seen * kept).sum(-2, keepdim=True))
             weight.add_(least_weight(count).to(weight.dtype))
         out = s.div_(weight.mT.to(wide))  # of rows in bf16 by numbers in bf16, torch takes three times as long
-        ctx.kernel, ctx.key_mask, ctx.sizes, ctx.way, ctx.scaled, ctx.guarded = kernel, key_mask, sizes, way, scaled, guarded
+        ctx.kernel, ctx.key_mask, ctx.sizes, ctx.way, ctx.scaled, ctx.guarded = kernel, key_mask, sizes, found.way, found.scaled, guarded
+        ctx.width = q.shape[-1]
         # Features are made again going back. The buffers are kept so that torch refuses to when they were redrawn meanwhile.
-        ctx.save_for_backward(q, k, values, kz, out, weight, *parameters, *kernel.buffers())
+        ctx.save_for_backward(found.q, found.k, found.values, found.kz, out, weight, *parameters, *kernel.buffers())
         return out if middle is None else (out + middle).to(v.dtype)
 
     @staticmethod
@@ -126,38 +129,33 @@ class _Streamed(torch.autograd.Function):
         q, k, values, kz, out, weight, *others = ctx.saved_tensors
         parameters = others[: len(list(ctx.kernel.parameters()))]
         (groups, tokens), features = ctx.sizes, ctx.kernel.features
-        grads = q.new_empty(q.shape), k.new_empty(k.shape), q.new_empty(*k.shape[:-1], out.shape[-1])
+        grads = tuple(x.new_empty(*x.shape[:-1], width) for x, width in ((q, ctx.width), (k, ctx.width), (values, out.shape[-1])))
         totals, lifter = Totals(parameters), ctx.kernel.lifters(out, pulled=True)[ctx.way]
         room, second_room = out.new_empty(2, groups * tokens, features)
-        kz_room, nothing = kz.new_empty(groups, *kz.shape[2:]), kz.new_zeros(1, 1, 1)
-        quotient = _quotient_rule(grad_out.to(widened(out.dtype)), out, weight)
-        of_both, of_all = quotient.to(out.dtype), quotient.sum(-2, keepdim=True) if lifter.floor or ctx.guarded else None
+        kz_room, quotient = kz.new_empty(groups, *kz.shape[2:]), _quotient_rule(grad_out.to(widened(out.dtype)), out, weight)
 
         def through_features(lifted: Lifted, left: Tensor, right: Tensor, of_x: Tensor) -> None:
             of_phi = torch.bmm(left, right, out=room_in(second_room, left))
             totals.add(lifted.pull(of_phi, of_x))
 
         with torch.autocast(q.device.type, enabled=False):
-            for q_GND, k_GND, v_GNE, of_GNE, of_GE, kz_GEM, grad_q, grad_k, grad_v in heads_in_blocks(
-                groups, q, k, values, of_both, of_all, kz, *grads
+            for q_GND, k_GND, v_GNE, of_GNE, kz_GEM, grad_q, grad_k, grad_v in heads_in_blocks(
+                groups, q, k, values, quotient.to(out.dtype), kz, *grads
             ):
-                grad_kz, of_floor = kz_room[: len(kz_GEM)], nothing
+                grad_kz = kz_room[: len(kz_GEM)]
                 for i in slices(q.shape[-2], tokens):
                     lifted, of_i = lift_into(room, lifter, some_tokens(q_GND, i), False), some_tokens(of_GNE, i)
                     torch.baddbmm(grad_kz, of_i.mT, lifted.phi, beta=bool(i.start), out=grad_kz)
                     through_features(lifted, of_i, kz_GEM, some_tokens(grad_q, i))
-                if lifter.floor:
-                    grad_kz.add_((lifter.floor * of_GE.mT).to(grad_kz.dtype))
-                    of_floor = lifter.floor * grad_kz[:, :-1].sum(-1).unsqueeze(-2)
                 for j in slices(k.shape[-2], tokens):
                     lifted, v_j = lift_into(room, lifter, some_tokens(k_GND, j), True), some_tokens(v_GNE, j)
-                    of_v = torch.baddbmm(of_floor, lifted.phi, grad_kz[:, :-1].mT, out=some_tokens(grad_v, j))
+                    of_v = torch.bmm(lifted.phi, grad_kz[:, :-1].mT, out=some_tokens(grad_v, j))
                     if ctx.scaled:
                         of_v.mul_(v_j[..., -1:])
                     through_features(lifted, v_j, grad_kz, some_tokens(grad_k, j))
-        if ctx.guarded and of_all is not None:
-            kept, of_rest = _kept(ctx.key_mask, k), TINY * of_all[..., :-1]
-            grads[2].add_(of_rest if kept is None else of_rest * kept)
+        if ctx.guarded:
+            kept, of_seen = _kept(ctx.key_mask, k), TINY * quotient[..., :-1].sum(-2, keepdim=True)
+            grads[2].add_(of_seen if kept is None else of_seen * kept)
         return None, None, *grads, *totals.of_all()
 
 
@@ -166,13 +164,13 @@ def _sums(ways: list[Lifter], features: int, sizes: tuple[int, int], q: Tensor, 
     (lifter, *others), (groups, tokens), wide = ways, sizes, widened(v.dtype)
     r = None if lifter.r is None else lifter.r(k)
     r = r if kept is None else only(kept, r, k)  # a key left out by the mask has r = -inf
-    values = _with_one(v, None if r is None else r.sub_(finite(r.amax(-2, keepdim=True))).exp_())
+    values = with_one(v) if r is None else _scaled_with_one(v, r.sub_(finite(r.amax(-2, keepdim=True))).exp_())
+    q_ready, k_ready = lifter.prepared(q), lifter.prepared(k)
     kz, s = v.new_empty(*k.shape[:2], v.shape[-1] + 1, features), v.new_empty(*q.shape[:-1], v.shape[-1])
     room, weight = v.new_empty(groups * tokens, features), v.new_empty(*q.shape[:2], 1, q.shape[2])
     middle = None if v.dtype == wide else v.new_empty(*v.shape[:2], 1, v.shape[-1], dtype=wide)
-    nothing = v.new_zeros(1, 1, v.shape[-1] + 1)
     for q_GND, k_GND, v_GNE, kept_GN, middle_GD, kz_GEM, s_GND, weight_GN in heads_in_blocks(
-        groups, q, k, values, kept, middle, kz, s, weight
+        groups, q_ready, k_ready, values, kept, middle, kz, s, weight
     ):
         if middle_GD is not None:
             asked = lift_into(room, lifter, q_GND[:, ::EVERY].contiguous(), False).phi.mean(-2, keepdim=True)
@@ -180,7 +178,7 @@ def _sums(ways: list[Lifter], features: int, sizes: tuple[int, int], q: Tensor, 
         for j in slices(k.shape[-2], tokens):
             phi, r_found, _ = lift_into(room, lifter, some_tokens(k_GND, j), True)
             if middle_GD is not None:
-                middle_GD.copy_(_take_middle(v_GNE, phi, asked, lifter.floor))
+                middle_GD.copy_(_take_middle(v_GNE, phi, asked))
             v_j = some_tokens(v_GNE, j)
             if r_found is not None:
                 r = r_found if kept_GN is None else only(kept_GN[:, j], r_found, phi)
@@ -193,20 +191,16 @@ def _sums(ways: list[Lifter], features: int, sizes: tuple[int, int], q: Tensor, 
             torch.baddbmm(kz_GEM, v_j.mT, phi, beta=bool(j.start), out=kz_GEM)
         for j, top in zip(slices(k.shape[-2], tokens), tops[:-1]):
             some_tokens(v_GNE, j).mul_(torch.exp(top - tops[-1]))
-        all_get = nothing
-        if lifter.floor:
-            kz_GEM.add_(lifter.floor * v_GNE.sum(-2, keepdim=True).mT)
-            all_get = lifter.floor * kz_GEM.sum(-1).unsqueeze(-2)
         for i in slices(q.shape[-2], tokens):
             phi = lift_into(room, lifter, some_tokens(q_GND, i), False).phi
             # A row times a matrix: the column form of the same product takes a path eight times slower.
-            torch.baddbmm(all_get[..., -1:], kz_GEM[:, -1:], phi.mT, out=weight_GN[..., i])
-            torch.baddbmm(all_get[..., :-1], phi, kz_GEM[:, :-1].mT, out=some_tokens(s_GND, i))
+            torch.bmm(kz_GEM[:, -1:], phi.mT, out=weight_GN[..., i])
+            torch.bmm(phi, kz_GEM[:, :-1].mT, out=some_tokens(s_GND, i))
         if others and not _in_range(weight_GN):
             break
     else:
         if not others or _in_range(kz[..., -1, :], values[..., -1]):
-            return _Sums(values, kz, s, weight, middle, -len(ways), r is not None)
+            return _Sums(q_ready, k_ready, values, kz, s, weight, middle, -len(ways), r is not None)
     return _sums(others, features, sizes, q, k, v, kept)
 
 
@@ -227,17 +221,15 @@ def _quotient_rule(grad_out: Tensor, out: Tensor, weight: Tensor) -> Tensor:
     return both
 
 
-def _with_one(v: Tensor, e: Tensor | None) -> Tensor:
-    """e_j [v_j, 1], where there is an e: the normaliser as one more column."""
-    if e is None:
-        return torch.cat([v, v.new_ones(1).expand(*v.shape[:-1], 1)], -1)
+def _scaled_with_one(v: Tensor, e: Tensor) -> Tensor:
+    """e_j [v_j, 1]."""
     both = v.new_empty(*v.shape[:-1], v.shape[-1] + 1)
     torch.mul(v, e, out=both[..., :-1])
     both[..., -1:] = e
     return both
 
 
-def _take_middle(v_and_one: Tensor, phi: Tensor, asked: Tensor, floor: float) -> Tensor:
+def _take_middle(v_and_one: Tensor, phi: Tensor, asked: Tensor) -> Tensor:
     """Takes the mean of v, in the weights that the mean query `asked` (G,1,M) gives to keys, off [v, 1] (G,N,E), and returns what to add to
     outputs (G,1,D).
 
@@ -245,8 +237,7 @@ def _take_middle(v_and_one: Tensor, phi: Tensor, asked: Tensor, floor: float) ->
     tells the gradients of weights apart; any other middle, far from values that count, would round those. With it goes the mean of what
     rounding changes: it need not vanish, as values of bf16 lie on a grid, and a difference may be rounded the same way for all.
     """
-    asked = asked + floor
-    share = torch.bmm(asked, phi.mT).float().add_(floor * asked.sum(-1, keepdim=True)).add_(TINY)
+    share = torch.bmm(asked, phi.mT).float().add_(TINY)
     share.div_(share.sum(-1, keepdim=True))
     v = v_and_one[..., :-1]
     wide = v.float()
