@@ -48,7 +48,7 @@ def check(mixer: Linear, inputs: Sequence[Tensor], tolerance: float = 2 * ROUNDI
 
 
 @pytest.mark.parametrize(("tokens", "blocks"), [(65, 4), (65, 2), (65, 1), (577, 1)])
-@pytest.mark.parametrize("spec", ["relu", "relu(m=24)", "relu(m=24, scale=sqrt, eps=1e-6)", "relu(m=24, eps=0.3)"])
+@pytest.mark.parametrize("spec", ["relu", "relu(m=24)", "relu(m=24, scale=sqrt, eps=1e-6)", "relu(m=24, eps=7e-3)", "relu(m=24, eps=0.3)"])
 def test_values_and_gradients_are_off_by_roundings(spec: str, tokens: int, blocks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In blocks of single heads, of two and of all; more tokens make sums longer, not the error larger."""
     mixer = rounded(spec)
@@ -115,7 +115,7 @@ def test_all_products_are_of_bf16(autocast: bool) -> None:
     assert all(gradient.dtype == q.dtype for gradient in found)
 
 
-@pytest.mark.parametrize("eps", [1e-3, 0.3])
+@pytest.mark.parametrize("eps", [1e-3, 7e-3])
 def test_few_queries_of_tokens_are_weighed_in_bf16(eps: float) -> None:
     source = torch.Generator().manual_seed(5)
     q, x, weight = (torch.randn(shape, generator=source) for shape in ((2, 2, 1, 16), (2, 65, 32), (2, 2, 16, 32)))
@@ -170,6 +170,7 @@ def test_masks_causal_attention_long_sequences_and_other_processors_take_fp32(mo
 
 
 def test_only_kernels_of_a_homogeneous_function_by_hand_round() -> None:
-    """Whoever adds one has to look at its rounding here."""
-    kernels = {name: KERNELS.build(name, head_dim=8, layer=0, seed=0) for name in KERNELS}
-    assert {name for name, kernel in kernels.items() if kernel.rounds} == {"relu"}
+    """Whoever adds one has to look at its rounding here. eps is small beside features, which are products: tokens themselves would be
+    rounded by what is added to them."""
+    specs = [*KERNELS, *(f"{name}(m=8)" for name in ("relu", "elu", "gelu", "exp")), "relu(m=8, eps=0.3)", "relu(m=8, learned=True)"]
+    assert [spec for spec in specs if KERNELS.build(spec, head_dim=8, layer=0, seed=0).rounds] == ["relu(m=8)"]

@@ -124,6 +124,16 @@ def test_short_softmax_equals_the_fused_kernel(n_queries: int, n_keys: int, numb
         assert_close(mine, twin, 1e-6)
 
 
+@pytest.mark.parametrize("spec", ["favor(m=24)", "relu(m=24)", "learned(m=5)"])
+def test_no_queries_are_no_outputs_and_no_gradients(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streamed, "FEW_NUMBERS", 0)
+    mixer = builder(spec)(head_dim=6, tokens=90)
+    _, k, v = tensors(90, 6)
+    out = mixer(torch.empty(2, 2, 0, 6), k, v)
+    assert out.shape == (2, 2, 0, 6)
+    assert all(torch.equal(gradient, torch.zeros_like(gradient)) for gradient in gradients(out, k, v))
+
+
 def test_frozen_parameters_of_a_kernel_get_no_gradient_and_stop_nobody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streamed, "FEW_NUMBERS", 0)
     mixer = builder("learned(m=5)")(head_dim=6, tokens=9)

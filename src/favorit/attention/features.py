@@ -21,7 +21,7 @@ def heads_in_blocks(groups: int, *whole: Tensor | None) -> Iterator[tuple[Any, .
 
 
 def some_tokens(x: Tensor, tokens: slice) -> Tensor:
-    """Some tokens of (G,N,...), a view: of all, which would cost as much as a small operation, or of a single head (G = 1)."""
+    """Some tokens of (G,N,...): x itself if they are all, as a view costs as much as a small operation; else those of a single head."""
     return x if tokens.stop - tokens.start == x.shape[1] else x[:, tokens]
 
 

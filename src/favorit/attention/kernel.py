@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 
 class Lifted(NamedTuple):
-    """Features phi (..., N, M), and the r of keys (..., N, 1) that was found with them, which may be overwritten; going back, None.
+    """Features phi (..., N, M), and the r of keys (..., N, 1) that was found with them; going back it is not looked at.
 
     `pull(gradient of phi, room for that of x)` fills the second, may overwrite the first, and returns the gradients of the parameters that
     need one.

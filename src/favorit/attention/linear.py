@@ -132,8 +132,8 @@ def _are_many(features: int) -> bool:
 
 
 def _tokens(q: Tensor, k: Tensor) -> int:
-    """Of all heads of all images together."""
-    return max(q.numel(), k.numel()) // q.shape[-1]
+    """Of all heads of all images together; none where there are no queries or no keys."""
+    return max(q.numel(), k.numel()) // q.shape[-1] if q.numel() and k.numel() else 0
 
 
 KERNELS: Registry[Kernel] = Registry("kernel", context=("head_dim", "layer", "seed"))

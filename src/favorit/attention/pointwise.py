@@ -22,6 +22,8 @@ from favorit.errors import FavoritError
 from favorit.spec import PositiveFloat, PositiveInt, parameters_of
 
 SCALES = {"sqrt": 0.5, "fourth": 0.25}
+# Features f(P x) + eps of bf16 tell f(P x) from 0 where it is above a few thousandths of eps: eps has to be small beside it.
+MOST_ROUNDED = 2**-6
 
 
 class Homogeneous(NamedTuple):
@@ -78,7 +80,7 @@ class Pointwise(Kernel):
         if by_hand is not None:
             self.eps, self.scale = eps / self.scale, 1.0
         self.features, self.least = m or head_dim, self.eps
-        self.rounds = by_hand is not None and not learned
+        self.rounds = by_hand is not None and m is not None and not learned and self.eps <= MOST_ROUNDED
         # torch makes a tensor of a number at each call, which is a thirtieth of what a short sequence takes.
         self.ready_eps = {dtype: torch.tensor(self.eps, dtype=dtype, device="cpu") for dtype in WIDE}
         self.projection: RandomRows | None = None

@@ -89,7 +89,7 @@ def block_sizes(groups: int, tokens: int, features: int, dtype: torch.dtype) -> 
 
 
 class _Sums(NamedTuple):
-    """What a forward finds, d apart."""
+    """What a forward finds, before d is added and s divided by w."""
 
     q: Tensor  # (B,H,Nq,...), ready to be lifted
     k: Tensor  # (B,H,Nk,...)
@@ -98,7 +98,6 @@ class _Sums(NamedTuple):
     s: Tensor  # (B,H,Nq,D)
     weight: Tensor  # (B,H,1,Nq)
     middle: Tensor | None  # (B,H,1,D): what outputs have in common, in half precision
-    way: int  # to features, among the kernel's: -1 is the last
     scaled: bool  # whether keys have an e
 
 
@@ -107,17 +106,22 @@ class _Streamed(torch.autograd.Function):
     def forward(ctx: Any, kernel: Kernel, key_mask: Tensor | None, q: Tensor, k: Tensor, v: Tensor, *parameters: Tensor) -> Tensor:
         kept, wide = _kept(key_mask, k), widened(v.dtype)
         sizes = block_sizes(q.shape[:2].numel(), max(q.shape[-2], k.shape[-2]), kernel.features, v.dtype)
-        found = _sums(kernel.lifters(v, pulled=False), kernel.features, sizes, q, k, v, kept)
+        ways = kernel.lifters(v, pulled=False)
+        for way in range(-len(ways) if kept is None else -1, 0):  # keys left out have e = 0, which no fast way is made for
+            found = _sums(ways[way], kernel.features, sizes, q, k, v, kept, checked=way < -1)
+            if found is not None:
+                break
+        assert found is not None
         s, weight, middle = found.s, found.weight, found.middle
         # d is below rounding beside weights that are not tiny; to look at them, a processor that runs ahead would have to be waited for.
-        guarded = not v.is_cpu or bool(weight.numel() and weight.amin() < TINY * k.shape[-2] / torch.finfo(wide).eps)
+        guarded = not (v.is_cpu and weight.amin() >= TINY * k.shape[-2] / torch.finfo(wide).eps)
         if guarded:
             seen = v if middle is None else found.values[..., :-1]
             count = v.new_full((1, 1), k.shape[-2]) if kept is None else kept.sum(-2, keepdim=True, dtype=wide)
             s.add_(TINY * (seen if kept is None else seen * kept).sum(-2, keepdim=True))
             weight.add_(least_weight(count).to(weight.dtype))
         out = s.div_(weight.mT.to(wide))  # of rows in bf16 by numbers in bf16, torch takes three times as long
-        ctx.kernel, ctx.key_mask, ctx.sizes, ctx.way, ctx.scaled, ctx.guarded = kernel, key_mask, sizes, found.way, found.scaled, guarded
+        ctx.kernel, ctx.key_mask, ctx.sizes, ctx.way, ctx.scaled, ctx.guarded = kernel, key_mask, sizes, way, found.scaled, guarded
         ctx.width = q.shape[-1]
         # Features are made again going back. The buffers are kept so that torch refuses to when they were redrawn meanwhile.
         ctx.save_for_backward(found.q, found.k, found.values, found.kz, out, weight, *parameters, *kernel.buffers())
@@ -159,12 +163,16 @@ class _Streamed(torch.autograd.Function):
         return None, None, *grads, *totals.of_all()
 
 
-def _sums(ways: list[Lifter], features: int, sizes: tuple[int, int], q: Tensor, k: Tensor, v: Tensor, kept: Tensor | None) -> _Sums:
-    """By the first way that keeps numbers in range."""
-    (lifter, *others), (groups, tokens), wide = ways, sizes, widened(v.dtype)
+def _sums(
+    lifter: Lifter, features: int, sizes: tuple[int, int], q: Tensor, k: Tensor, v: Tensor, kept: Tensor | None, checked: bool
+) -> _Sums | None:
+    """By that way to features; None where numbers leave the range it needs (`checked`)."""
+    (groups, tokens), wide = sizes, widened(v.dtype)
     r = None if lifter.r is None else lifter.r(k)
     r = r if kept is None else only(kept, r, k)  # a key left out by the mask has r = -inf
-    values = with_one(v) if r is None else _scaled_with_one(v, r.sub_(finite(r.amax(-2, keepdim=True))).exp_())
+    values = with_one(v) if r is None else _scaled_with_one(v, (r - finite(r.amax(-2, keepdim=True))).exp_())
+    if checked and not _in_range(values[..., -1]):
+        return None
     q_ready, k_ready = lifter.prepared(q), lifter.prepared(k)
     kz, s = v.new_empty(*k.shape[:2], v.shape[-1] + 1, features), v.new_empty(*q.shape[:-1], v.shape[-1])
     room, weight = v.new_empty(groups * tokens, features), v.new_empty(*q.shape[:2], 1, q.shape[2])
@@ -181,13 +189,13 @@ def _sums(ways: list[Lifter], features: int, sizes: tuple[int, int], q: Tensor, 
                 middle_GD.copy_(_take_middle(v_GNE, phi, asked))
             v_j = some_tokens(v_GNE, j)
             if r_found is not None:
-                r = r_found if kept_GN is None else only(kept_GN[:, j], r_found, phi)
-                top = finite(r.amax(-2, keepdim=True))
+                r_found = r_found if kept_GN is None else only(kept_GN[:, j], r_found, phi)
+                top = finite(r_found.amax(-2, keepdim=True))
                 if tops:
                     top = torch.maximum(tops[-1], top)
                     kz_GEM.mul_(torch.exp(tops[-1] - top))
                 tops.append(top)
-                v_j.mul_(r.sub_(top).exp_())
+                v_j.mul_((r_found - top).exp_())
             torch.baddbmm(kz_GEM, v_j.mT, phi, beta=bool(j.start), out=kz_GEM)
         for j, top in zip(slices(k.shape[-2], tokens), tops[:-1]):
             some_tokens(v_GNE, j).mul_(torch.exp(top - tops[-1]))
@@ -196,12 +204,9 @@ def _sums(ways: list[Lifter], features: int, sizes: tuple[int, int], q: Tensor, 
             # A row times a matrix: the column form of the same product takes a path eight times slower.
             torch.bmm(kz_GEM[:, -1:], phi.mT, out=weight_GN[..., i])
             torch.bmm(phi, kz_GEM[:, :-1].mT, out=some_tokens(s_GND, i))
-        if others and not _in_range(weight_GN):
-            break
-    else:
-        if not others or _in_range(kz[..., -1, :], values[..., -1]):
-            return _Sums(q_ready, k_ready, values, kz, s, weight, middle, -len(ways), r is not None)
-    return _sums(others, features, sizes, q, k, v, kept)
+        if checked and not _in_range(kz_GEM[:, -1], weight_GN):
+            return None
+    return _Sums(q_ready, k_ready, values, kz, s, weight, middle, scaled=r is not None or r_found is not None)
 
 
 def _in_range(*positive: Tensor) -> bool:
