@@ -32,9 +32,9 @@ SHORTEST_BLOCK = 64
 # With no feature below this no row can vanish, and d beside its square is below rounding even in fp64.
 SAFE = 1e-6
 # A way to features that takes no care of their range (`Kernel.lifters`) is taken where all e_j, z_m = sum_j e_j phi_m(k_j) and
-# w_i = sum_m phi_m(q_i) z_m are within this factor of 1. Then nothing overflows, going back either, as phi_m(q_i) <= w_i / z_m and
-# phi_m(k_j) <= z_m / e_j; and features that vanish, below 1e-37, would have been less than 1e-13 of a w_i.
-RANGE = 1e12
+# w_i = sum_m phi_m(q_i) z_m are within these. Then nothing overflows, going back either, as phi_m(q_i) <= w_i / z_m and
+# phi_m(k_j) <= z_m / e_j; and features that vanish, below 1e-37, would have been less than 1e-9 of a w_i.
+LEAST, MOST = 1e-10, 1e18
 # In half precision, one of so many queries tells what outputs have in common. No divisor of the usual sides of images.
 EVERY = 5
 # Up to this many features in all, cutting them into blocks costs more than it saves (LOG.md).
@@ -210,10 +210,10 @@ def _sums(
 
 
 def _in_range(*positive: Tensor) -> bool:
-    """Whether all are within RANGE of 1; no if one is NaN."""
+    """Whether all are from LEAST to MOST; no if one is NaN."""
     for x in positive:
         least, most = torch.aminmax(x)
-        if not (least.item() >= 1 / RANGE and most.item() <= RANGE):
+        if not (least.item() >= LEAST and most.item() <= MOST):
             return False
     return True
 
