@@ -28,7 +28,8 @@ class Favor(Kernel):
 
     `features="hyperbolic"` is [exp(u), exp(-u)] over M/2 rows: the same mean, less variance for nearby q and k. One W serves all heads
     of a layer. Of a query, |q~|^2 and the largest exponent are left out: they are factors of the whole row. Of a key, the largest
-    exponent goes into r, where the mixer accounts for it; dropping it per key would reweight the keys.
+    exponent goes into r, where the mixer accounts for it; dropping it per key would reweight the keys. In blocks on a CPU nothing is left
+    out of exponents that are in range without it.
     """
 
     def __init__(
