@@ -28,7 +28,7 @@ from favorit.training.run import resolve
 DATA = "synthetic(size=8, classes=3, train=96, test=48)"
 MODEL: dict[str, Any] = dict(stem="patch(4)", dim=8, heads=2, depth=2, mlp_dim=16)
 TRAIN: dict[str, Any] = dict(epochs=2, batch_size=16, lr=0.01)
-TIMES = ("train_seconds", "validation_seconds")
+TIMES = ("train_seconds", "validation_seconds", "test_seconds")
 PATIENCE = 600.0  # seconds after which a process is taken to hang, on the slowest machine: no test of speed
 
 # All that can make a run differ from its repetition: dropout, stochastic depth, augmentation, EMA, random features drawn anew.

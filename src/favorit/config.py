@@ -126,7 +126,9 @@ class TrainConfig(Config):
     The learning rate rises over `warmup` epochs, then follows the schedule. `select` names the weights that are tested: those of the epoch
     that `monitor` (on validation images) liked best, or the last. `patience` stops after that many epochs without a better one. `ema` is
     the decay of a moving average of the weights, which is then what is validated and tested. `redraw` draws random features anew each
-    epoch, every k steps, or never. `class_weights` weighs classes by the inverse of their frequency.
+    epoch, every k steps, or never. `class_weights` weighs classes by the inverse of their frequency. `test_batch_size` is the batch at
+    which inference is timed. `watch="test"` also evaluates the test set after each epoch, for reproductions whose protocol does so: it
+    changes no weight and no choice, and the run is flagged *watched*.
     """
 
     epochs: PositiveInt = 10
@@ -146,15 +148,21 @@ class TrainConfig(Config):
     select: Literal["best", "last"] = "best"
     patience: PositiveInt | None = None
     precision: Precision = "32"
+    test_batch_size: PositiveInt = 500
+    watch: Literal["test"] | None = None
 
 
 class RunConfig(Config):
-    """A whole run: what `favorit train --config` reads and what a run folder keeps."""
+    """A whole run: what `favorit train --config` reads and what a run folder keeps.
+
+    `scale` names the reduction of its study that the run belongs to, such as `small`; None is the study as published.
+    """
 
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
     train: TrainConfig = TrainConfig()
     seed: NonNegativeInt = 0
+    scale: str | None = None
 
     @model_validator(mode="after")
     def _selection_fits(self) -> RunConfig:

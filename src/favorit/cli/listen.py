@@ -50,9 +50,10 @@ def _sentence(event: Any, config: RunConfig) -> str:
     # With train.select=last every epoch is kept, and none is chosen.
     chosen = event.best and event.validation_accuracy is not None and config.train.select == "best"
     validated = "" if event.validation_accuracy is None else f"   validation {event.validation_loss:.4f} {event.validation_accuracy:7.2%}"
+    watched = "" if event.test_accuracy is None else f"   test {event.test_accuracy:7.2%}"
     return (
         f"epoch {event.epoch + 1:3d}/{config.train.epochs}   train {event.train_loss:.4f} {event.train_accuracy:7.2%}"
-        f"{validated}   {event.train_seconds:.1f} s{'   best' if chosen else ''}"
+        f"{validated}{watched}   {event.train_seconds:.1f} s{'   best' if chosen else ''}"
     )
 
 

@@ -7,6 +7,7 @@ equal threads, as one that was not.
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import asdict
@@ -19,15 +20,16 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from favorit import measure, seeds
 from favorit.config import RunConfig
-from favorit.data import Batch, DataSet
+from favorit.data import Batch, DataSet, Loader
 from favorit.errors import FavoritError
 from favorit.files import write_atomically
 from favorit.model import ViT
 from favorit.training.diagnosis import diagnose
-from favorit.training.evaluation import evaluate, report
+from favorit.training.evaluation import Evaluation, evaluate, report
 from favorit.training.events import Begin, Checkpoint, End, Epoch, Event, Step
 from favorit.training.folder import RunFolder
 from favorit.training.optim import build_optimizers, learning_rate_factor
+from favorit.training.outcome import outcome
 from favorit.training.parts import class_weights, load_parts
 from favorit.training.state import Progress, load_checkpoint, load_weights, save_checkpoint, save_weights
 
@@ -57,7 +59,7 @@ class Training:
         self.config, self.fabric, self.folder, self.model, self.every, self.workers = config, fabric, folder, model, every, workers
         options = config.train
         parts = load_parts(config, data, fabric.global_rank, fabric.world_size)
-        self.loader, self.validation, self.test = parts.training, parts.validation, parts.test
+        self.loader, self.validation, self.test, self.plain_test = parts.training, parts.validation, parts.test, parts.plain_test
         forward: nn.Module = torch.compile(model) if compiled else model  # type: ignore[assignment]
         optimizers = build_optimizers(model, options)
         self.forward, *self.optimizers = fabric.setup(forward, *optimizers)
@@ -180,14 +182,10 @@ class Training:
         loss = accuracy = None
         seconds = 0.0
         if self.validation is not None:
-            found = evaluate(self.chosen, self.validation, self.fabric.device, self.fabric.autocast)
-            loss, accuracy = (
-                F.cross_entropy(found.logits, found.labels).item(),
-                (found.logits.argmax(-1) == found.labels).double().mean().item(),
-            )
+            found = self._evaluate(self.validation)
             seconds = sum(found.seconds)
             # Batch norm keeps statistics of its own in each process: what the first one found decides for all.
-            loss, accuracy = self.fabric.broadcast((loss, accuracy))
+            loss, accuracy = self.fabric.broadcast((found.loss, found.accuracy))
             if not math.isfinite(loss):
                 raise DivergedError(self._diagnosis(f"the validation loss became {loss}", next(self.validation.epoch(0)).images))
         score = {"accuracy": accuracy, "loss": None if loss is None else -loss}[options.monitor]
@@ -204,6 +202,7 @@ class Training:
             train_seconds=progress.seconds,
             validation_seconds=seconds,
             best=better,
+            **self._watch(),
             scalars=self.model.scalars(),
         )
         progress.epochs += 1
@@ -216,6 +215,17 @@ class Training:
             self._save()
         self.fabric.barrier()
         return record
+
+    def _watch(self) -> dict[str, Any]:
+        """The test fields of an epoch's record. Nothing is chosen by them, and the first process alone writes records."""
+        if self.config.train.watch is None or not self.fabric.is_global_zero:
+            return {}
+        found = self._evaluate(self.test)
+        loss = found.loss if math.isfinite(found.loss) else None  # the loop itself finds out whether the run diverged
+        return {"test_loss": loss, "test_accuracy": found.accuracy, "test_seconds": sum(found.seconds)}
+
+    def _evaluate(self, loader: Loader) -> Evaluation:
+        return evaluate(self.chosen, loader, self.fabric.device, self.fabric.autocast)
 
     def _is_over(self) -> bool:
         patience, best, epochs = self.config.train.patience, self.progress.best_epoch, self.progress.epochs
@@ -231,7 +241,7 @@ class Training:
     def _finish(self) -> dict[str, Any]:
         """Tests the chosen weights, once, and writes what the run ends with."""
         load_weights(self.chosen, self.folder.path / ("best.safetensors" if self.ema is None else "best-ema.safetensors"))
-        found = evaluate(self.chosen, self.test, self.fabric.device, self.fabric.autocast)
+        found = self._evaluate(self.test)
         if not found.logits.isfinite().all():  # without validation images the last step is seen here first
             raise DivergedError(self._diagnosis("the answers to test images became other than numbers", next(self.test.epoch(0)).images))
         logits, labels = found.logits.numpy(), found.labels.numpy()
@@ -249,11 +259,12 @@ class Training:
             paths = self.model.paths(self.config.train.batch_size)
         result = {
             "status": "complete",
-            "epochs": len(epochs),
+            **outcome(epochs),
+            "steps": self.progress.step,
             "chosen_epoch": max((record["epoch"] for record in epochs if record["best"]), default=0),
             "validation": next((_validation(record) for record in reversed(epochs) if record["best"]), None),
-            "train_seconds_per_epoch": sum(record["train_seconds"] for record in epochs) / len(epochs),
             **report(self.chosen, found, image),
+            **self._plain(),
             "paths": paths,
             "flags": [flag for flag, holds in self._flags().items() if holds],
             "environment": {
@@ -261,16 +272,25 @@ class Training:
                 "device": str(self.fabric.device),
                 "processes": self.fabric.world_size,
                 "workers": self.workers,
+                "nice": os.getpriority(os.PRIO_PROCESS, 0),
             },
         }
         self.folder.write_result(result)
         self.folder.tidy()
         return result
 
+    def _plain(self) -> dict[str, Any]:
+        """Accuracy and loss on the test images as they are, where the protocol tests on augmented ones."""
+        if self.plain_test is None:
+            return {}
+        found = self._evaluate(self.plain_test)
+        return {"plain_test": {"accuracy": found.accuracy, "loss": found.loss}}
+
     def _flags(self) -> dict[str, bool]:
         """What a reader of this result must know before comparing it."""
         data = self.config.data
         return {
+            "watched": self.config.train.watch is not None,
             "one-token": self.model.tokens == 1,
             "augmented-test": data.augment_test,
             "test-subset": data.test_subset is not None,

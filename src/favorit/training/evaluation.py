@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from favorit import measure
 from favorit.data import Loader
@@ -30,6 +31,15 @@ class Evaluation:
     labels: Tensor
     seconds: list[float]
     images: list[int]
+
+    @property
+    def loss(self) -> float:
+        """The mean cross-entropy."""
+        return F.cross_entropy(self.logits, self.labels).item()
+
+    @property
+    def accuracy(self) -> float:
+        return (self.logits.argmax(-1) == self.labels).double().mean().item()
 
 
 def evaluate(model: nn.Module, loader: Loader, device: torch.device, precision: Precision) -> Evaluation:

@@ -28,7 +28,10 @@ class Step:
 
 @dataclass(frozen=True)
 class Epoch:
-    """One epoch, trained and validated; a line of epochs.jsonl. Validation fields are None where there is no validation part."""
+    """One epoch, trained and validated; a line of epochs.jsonl.
+
+    Validation fields are None where there is no validation part, test fields unless the run is watched (`train.watch`).
+    """
 
     epoch: int
     train_loss: float
@@ -39,6 +42,9 @@ class Epoch:
     train_seconds: float
     validation_seconds: float
     best: bool
+    test_loss: float | None = None
+    test_accuracy: float | None = None
+    test_seconds: float | None = None
     scalars: dict[str, float] = field(default_factory=dict)
 
 

@@ -12,17 +12,21 @@ from favorit.config import RunConfig
 from favorit.data import DataSet, Images, Loader, build_augment, build_preprocess, split
 from favorit.errors import FavoritError
 
-EVALUATION_BATCH = 500
+VALIDATION_BATCH = 500
 
 
 @dataclass(frozen=True)
 class Parts:
-    """The batches of a run; `validation` is None where no images are set aside. `labels` are those that are trained on."""
+    """The batches of a run; `validation` is None where no images are set aside. `labels` are those that are trained on.
+
+    `plain_test` are the test images as they are, where `test` augments them, else None.
+    """
 
     training: Loader
     validation: Loader | None
     test: Loader
     labels: Tensor
+    plain_test: Loader | None = None
 
 
 def load_parts(config: RunConfig, data: DataSet, rank: int, world: int) -> Parts:
@@ -34,7 +38,6 @@ def load_parts(config: RunConfig, data: DataSet, rank: int, world: int) -> Parts
             f"data.augment_test=True with data.augment={options.augment!r}: a test image has one label, nothing can be mixed"
         )
     load = partial(Loader, seed=config.seed, preprocess=preprocess, classes=len(data.classes))
-    in_order = partial(load, batch_size=EVALUATION_BATCH)
     positions, validation = _split(config, data)
     training = load(
         data.train,
@@ -48,8 +51,13 @@ def load_parts(config: RunConfig, data: DataSet, rank: int, world: int) -> Parts
     )
     # The subset does not depend on the run's seed: runs are compared on the same images.
     tested = None if options.test_subset is None else split(data.test.labels, seed=0, subset=options.test_subset)[0]
-    test = in_order(data.test, tested, augment=augment if options.augment_test else None)
-    return Parts(training, None if validation is None else in_order(*validation), test, data.train.labels[positions])
+    plain_test = load(data.test, tested, batch_size=config.train.test_batch_size)
+    validated = None if validation is None else load(*validation, batch_size=VALIDATION_BATCH)
+    labels = data.train.labels[positions]
+    if not options.augment_test or augment is None:
+        return Parts(training, validated, plain_test, labels)
+    test = load(data.test, tested, batch_size=config.train.test_batch_size, augment=augment)
+    return Parts(training, validated, test, labels, plain_test)
 
 
 def class_weights(labels: Tensor, classes: int) -> Tensor:
