@@ -30,8 +30,12 @@ class Asked:
     subset: Annotated[int | None, typer.Option(min=1, help="Train and test on that many images instead: these are other runs.")] = None
     seeds: Annotated[str | None, typer.Option(help="Repeat every point with these seeds, such as 0,1,2.")] = None
     only: Annotated[
-        str | None, typer.Option(help="Only points whose name has this in it, or matches it (with * and ?).", metavar="PATTERN")
+        list[str] | None,
+        typer.Option(help="Only points whose name has this in it, or matches it (with * and ?). Repeatable.", metavar="PATTERN"),
     ] = None
+    scale: Annotated[str, typer.Option(help="published, smoke (256 images, 1 epoch), or a reduction that the study defines: small.")] = (
+        "published"
+    )
     protocol: Annotated[str, typer.Option(help="published, or sound: selection by validation, no augmented test.")] = "published"
     data_dir: Annotated[Path | None, typer.Option(help="Where data sets are; else FAVORIT_DATA, else the user's cache.")] = None
 
@@ -43,7 +47,7 @@ class Asked:
             seeds = tuple(int(part) for part in self.seeds.split(",")) if self.seeds else ()
         except ValueError:
             raise FavoritError(f"--seeds {self.seeds} is not valid: whole numbers with commas between them, such as 0,1,2") from None
-        return Options(self.protocol, self.epochs, self.subset, seeds, self.only)
+        return Options(self.protocol, self.epochs, self.subset, seeds, tuple(self.only or ()), self.scale)
 
 
 @app.command("list")

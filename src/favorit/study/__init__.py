@@ -8,6 +8,6 @@ from favorit.study.load import load_study
 from favorit.study.points import Points, product, zipped
 from favorit.study.points import zipped as zip
 from favorit.study.runner import Report, State, run, status
-from favorit.study.study import Options, Study
+from favorit.study.study import Options, Scale, Study
 
-__all__ = ["Options", "Points", "Report", "State", "Study", "load_study", "product", "run", "status", "zip", "zipped"]
+__all__ = ["Options", "Points", "Report", "Scale", "State", "Study", "load_study", "product", "run", "status", "zip", "zipped"]

@@ -15,6 +15,7 @@ from favorit.study.points import PRESET, Changes, Points, check_fields, key, wri
 from favorit.study.source import Source
 
 PROTOCOLS = ("published", "sound")
+FULL = "published"  # the scale of a study that is not reduced
 
 # Runs that differ in these alone repeat each other: they are named last and reported together.
 REPEATS = ("seed", "data.fold")
@@ -22,20 +23,48 @@ REPEATS = ("seed", "data.fold")
 
 @dataclass(frozen=True)
 class Options:
-    """How a study is run: by which protocol, shortened to how many epochs and images, with which seeds, and which of its points.
+    """How a study is run: by which protocol, shortened to how many epochs and images, with which seeds, which of its points, at which scale.
 
-    `subset` is the number of training images and of test images; `only` a part of a point's name, or a pattern with * and ?.
+    `subset` is the number of training images and of test images. `only` is a part of a point's name, a pattern with * and ?, or several
+    of them: a point is kept if one matches.
     """
 
     protocol: str = "published"
     epochs: int | None = None
     subset: int | None = None
     seeds: tuple[int, ...] = ()
-    only: str | None = None
+    only: str | tuple[str, ...] | None = None
+    scale: str = FULL
 
     def __post_init__(self) -> None:
         if self.protocol not in PROTOCOLS:
             raise unknown("protocol", self.protocol, PROTOCOLS)
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """`only` as a tuple; empty means all points."""
+        if self.only is None:
+            return ()
+        return (self.only,) if isinstance(self.only, str) else self.only
+
+    @property
+    def shown_scale(self) -> str:
+        """The scale as tables show it, with what --epochs and --subset change of it."""
+        shortened = [f"{self.epochs} epochs"] if self.epochs is not None else []
+        shortened += [f"{self.subset} images"] if self.subset is not None else []
+        return ", ".join([self.scale, *shortened])
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A named reduction of a study: other points, and changes that win over base, points and protocol."""
+
+    changes: Changes = field(default_factory=dict)
+    points: Points | None = None
+
+
+# Scales that every study has; its own win over them.
+SCALES = {FULL: Scale(), "smoke": Scale({"train.epochs": 1, "data.subset": 256, "data.test_subset": 256})}
 
 
 @dataclass(frozen=True)
@@ -52,7 +81,8 @@ class Study:
     """`base` holds for every point unless the point says otherwise; `sound` is what `--protocol sound` changes, and wins over both.
 
     `flags` are what a reader must know of these numbers and of published ones: sentences, each with patterns of the points it is about.
-    `source` is the file that it was loaded from, which whoever trains its points imports too.
+    `scales` are its named reductions beside `published` (all of it) and `smoke` (256 images, one epoch). `source` is the file that it was
+    loaded from; processes that train its points import it too.
     """
 
     name: str
@@ -61,6 +91,7 @@ class Study:
     points: Points
     sound: Changes = field(default_factory=dict)
     flags: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    scales: Mapping[str, Scale] = field(default_factory=dict)
     source: Source | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -70,24 +101,34 @@ class Study:
             raise FavoritError(f"study {self.name}: points are made with product, zip or Points, not {type(self.points).__name__}")
         if not self.points:
             raise FavoritError(f"study {self.name} has no points")
-        check_fields([*self.base, *self.sound])
+        check_fields([*self.base, *self.sound, *(name for scale in self.scales.values() for name in scale.changes)])
+        for scale in self.scales.values():
+            self._merged((), scale)
         self._merged(())
+
+    def scale(self, name: str) -> Scale:
+        """The reduction of that name."""
+        known = {**SCALES, **self.scales}
+        if name not in known:
+            raise unknown(f"scale of study {self.name}", name, known)
+        return known[name]
 
     def named(self, options: Options) -> list[Point]:
         """The points with their names, seeds multiplied in; what is not asked for is left out."""
-        merged = self._merged(options.seeds)
+        merged = self._merged(options.seeds, self.scale(options.scale))
         names = _names(merged, self.name)
         groups = _names([{name: value for name, value in changes.items() if name not in REPEATS} for changes in merged], self.name)
         points = [Point(name, group, changes) for name, group, changes in zip(names, groups, merged, strict=True)]
-        found = [point for point in points if options.only is None or matches(point.name, options.only)]
-        if not found:
-            raise FavoritError(f"study {self.name}: no point matches {options.only!r}; its points are named like {points[0].name!r}")
-        return found
+        for pattern in options.patterns:
+            if not any(matches(point.name, pattern) for point in points):
+                raise FavoritError(f"study {self.name}: no point matches {pattern!r}; its points are named like {points[0].name!r}")
+        return [point for point in points if not options.patterns or any(matches(point.name, pattern) for pattern in options.patterns)]
 
-    def _merged(self, seeds: Sequence[int]) -> list[Changes]:
-        """The changes of every point, base included; two alike are an error."""
+    def _merged(self, seeds: Sequence[int], scale: Scale = SCALES[FULL]) -> list[Changes]:
+        """The changes of every point of a scale, base included; two alike are an error."""
+        points = self.points if scale.points is None else scale.points
         # The point's own fields first: in that order they are tried for names.
-        merged: list[Changes] = [{**point, **{name: self.base[name] for name in self.base if name not in point}} for point in self.points]
+        merged: list[Changes] = [{**point, **{name: self.base[name] for name in self.base if name not in point}} for point in points]
         if seeds:  # instead of those it has
             without = [{name: value for name, value in changes.items() if name != "seed"} for changes in merged]
             merged = [{**changes, "seed": seed} for changes in {key(each): each for each in without}.values() for seed in seeds]
@@ -105,21 +146,25 @@ class Study:
     def config(self, point: Point, options: Options) -> RunConfig:
         """The configuration of a point. With fewer epochs the warm-up is shortened in proportion."""
         changes = {**point.changes, **(self.sound if options.protocol == "sound" else {})}
+        reduced = dict(self.scale(options.scale).changes)
+        if options.epochs is not None:
+            reduced["train.epochs"] = options.epochs
+        if options.subset is not None:
+            reduced |= {"data.subset": options.subset, "data.test_subset": options.subset}
+        if options.scale != FULL:
+            reduced["scale"] = options.scale
         try:
-            config = RunConfig(**_sections(changes))
-            if options.epochs is not None:
-                train = config.train
-                shorter = train.replace(epochs=options.epochs, warmup=train.warmup * options.epochs / train.epochs)
-                config = config.replace(train=shorter)
-            if options.subset is not None:
-                config = config.replace(data=config.data.replace(subset=options.subset, test_subset=options.subset))
+            whole = RunConfig(**_sections(changes)).train
+            if "train.warmup" not in reduced and whole.warmup:
+                reduced["train.warmup"] = whole.warmup * reduced.get("train.epochs", whole.epochs) / whole.epochs
+            config = RunConfig(**_sections({**changes, **reduced}))
         except FavoritError as error:
             raise FavoritError(f"study {self.name}, point {point.name!r}: {error}") from None
         return config
 
     def meaning(self, options: Options) -> str:
-        """An identifier of what is run: the same points, options and version have the same one."""
-        return identify([__version__, asdict(options), dict(self.sound), [dict(changes) for changes in self._merged(())]])
+        """An identifier of what is run: the same configurations, options and version have the same one."""
+        return identify([__version__, asdict(options), {name: config.changed() for name, config in self.configs(options).items()}])
 
     def flagged(self, name: str) -> Iterator[str]:
         """What must be known of the numbers of a point."""

@@ -1,0 +1,103 @@
+"""Scales: named reductions of a study, part of the configuration and so of the run id."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from favorit import FavoritError
+from favorit.study import Options, Points, Study, load_study, product
+from favorit.study.load import built_in
+from favorit.study.plan import make_plan
+from favorit.study.study import Scale
+
+BASE = {"data.name": "synthetic(size=8, classes=3, train=96, test=48)", "train.epochs": 10, "train.warmup": 5}
+POINTS = product({"model.layout": ["softmax", "uniform", "none"]})
+SMALL = Scale({"train.epochs": 2, "data.subset": 48}, points=product({"model.layout": ["softmax", "uniform"]}))
+STUDY = Study("mine", "?", BASE, POINTS, sound={"data.subset": 90}, scales={"small": SMALL})
+REPORTS = sorted(set(built_in()) - {"quickstart"})
+
+
+def test_scale_has_its_own_points_and_changes_win():
+    found = STUDY.configs(Options(scale="small", protocol="sound"))
+    assert list(found) == ["layout=softmax", "layout=uniform"]
+    assert {(config.train.epochs, config.data.subset, config.scale) for config in found.values()} == {(2, 48, "small")}
+    assert {config.train.warmup for config in found.values()} == {1.0}, "in proportion to the epochs"
+
+
+def test_published_scale_is_the_study_itself():
+    found = STUDY.configs()
+    assert found == STUDY.configs(Options(scale="published"))
+    assert {config.scale for config in found.values()} == {None}
+
+
+def test_scale_is_part_of_the_run_id():
+    same = Study("mine", "?", BASE, POINTS, scales={"small": Scale(), "tiny": Scale()})
+    ids = {scale: [task.id for task in make_plan(same, Options(scale=scale)).tasks] for scale in ("published", "small", "tiny")}
+    assert len({identifier for own in ids.values() for identifier in own}) == 9
+
+
+def test_every_study_has_a_smoke_scale():
+    (config, *_) = STUDY.configs(Options(scale="smoke")).values()
+    assert (config.train.epochs, config.data.subset, config.data.test_subset, config.scale) == (1, 256, 256, "smoke")
+
+
+def test_unknown_scale_is_one_line_with_those_there_are():
+    with pytest.raises(FavoritError, match="unknown scale of study mine 'smal': did you mean 'small'\\? known: published, small, smoke"):
+        STUDY.named(Options(scale="smal"))
+    with pytest.raises(FavoritError, match="unknown scale of study quickstart 'small'"):
+        load_study("quickstart").named(Options(scale="small"))
+
+
+def test_scale_with_an_unknown_field_is_rejected_when_the_study_is_made():
+    with pytest.raises(FavoritError, match=r"unknown field of a run 'train.epoch'"):
+        Study("mine", "?", BASE, POINTS, scales={"small": Scale({"train.epoch": 1})})
+    with pytest.raises(FavoritError, match="points 1 and 2 are the same"):
+        Study("mine", "?", BASE, POINTS, scales={"small": Scale(points=Points({"seed": 1}, {"seed": 1}))})
+
+
+def test_shown_scale_says_what_options_change():
+    assert Options().shown_scale == "published"
+    assert Options(scale="small", epochs=3, subset=64).shown_scale == "small, 3 epochs, 64 images"
+
+
+def test_several_patterns_keep_points_that_match_one():
+    assert [point.name for point in STUDY.named(Options(only=("soft", "*none")))] == ["layout=softmax", "layout=none"]
+    with pytest.raises(FavoritError, match="no point matches 'gelu'"):
+        STUDY.named(Options(only=("soft", "gelu")))
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_small_scale_of_each_report_has_baseline_and_controls(name: str):
+    study = load_study(name)
+    layouts = {config.model.layout for config in study.configs(Options(scale="small")).values()}
+    assert {"uniform", "none"} <= layouts
+    assert any(layout in ("all_standard", "softmax") for layout in layouts)
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_scales_of_a_report_have_points_of_the_report(name: str):
+    """The points of a reduction answer the study's own question: every preset in them is in the study."""
+    study = load_study(name)
+    whole = {point.changes.get("model.preset") for point in study.named(Options())}
+    for scale in ("small", "smoke"):
+        assert {point.changes.get("model.preset") for point in study.named(Options(scale=scale))} <= whole
+
+
+def test_scale_is_shown_in_the_tables_of_a_study(tmp_path: Path):
+    from training_helpers import finish, start
+
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from favorit.study import Scale, Study, product\n"
+        f"STUDY = Study('mine', '?', {BASE!r}, product(seed=[0, 1]), scales={{'small': Scale({{'train.epochs': 1}})}})\n"
+    )
+    shared = [str(path), "--scale", "small", "--out", str(tmp_path / "runs")]
+    code, said, errors = finish(start("-m", "favorit", "study", "run", *shared))
+    assert (code, errors) == (0, "")
+    assert any("scale" in line and "test" in line for line in said.splitlines())
+    assert "small" in said
+    code, said, errors = finish(start("-m", "favorit", "study", "status", *shared))
+    assert (code, errors) == (0, "")
+    assert "small" in said
