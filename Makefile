@@ -4,8 +4,9 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
+# `make results` works through results/queue.yaml at low priority, in the background of other work; kill it at any time, rerun to resume.
 # `make test-system` needs a PostgreSQL server's programs (it installs the Debian package if they are absent) and several minutes.
-.PHONY: demo test test-system lint types unit format clean
+.PHONY: demo test test-system results lint types unit format clean
 
 demo: $(INSTALLED)
 	$(BIN)/python -m favorit.demo
@@ -26,6 +27,9 @@ unit: $(INSTALLED)
 test-system: $(INSTALLED)
 	sh tests/system/install.sh
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/system --durations=10
+
+results: $(INSTALLED)
+	$(BIN)/favorit study queue results/queue.yaml --out runs --pack results/runs --discard --workers 2
 
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .

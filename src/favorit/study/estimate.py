@@ -50,13 +50,21 @@ def estimate(
 def run_seconds(config: RunConfig, train: int, test: int, fixed: float, slope: float) -> float:
     """Seconds of a run whose data set has `train` and `test` images, where a step takes `fixed` and `slope` more for each image."""
     data, options = config.data, config.train
-    train = min(data.subset or train, train)
     test = min(data.test_subset or test, test)
-    share = 1 / data.folds if data.folds else data.validation
-    aside = round(train * share) if share < 1 else int(share)
-    steps = -(-(train - aside) // options.batch_size)
-    epoch = steps * fixed + (train - aside) * slope + aside * slope / 3
+    trained = trained_images(config, train)
+    aside = min(data.subset or train, train) - trained
+    watched = test if options.watch else 0
+    steps = -(-trained // options.batch_size)
+    epoch = steps * fixed + trained * slope + (aside + watched) * slope / 3
     return options.epochs * epoch + test * slope / 3
+
+
+def trained_images(config: RunConfig, train: int) -> int:
+    """Training images of an epoch, where the data set has `train`: those of the subset that are not held out for validation."""
+    data = config.data
+    used = min(data.subset or train, train)
+    share = 1 / data.folds if data.folds else data.validation
+    return used - (round(used * share) if share < 1 else int(share))
 
 
 def _cost(config: RunConfig) -> tuple[float, float]:
