@@ -13,9 +13,10 @@ from favorit.errors import unknown
 
 MNIST: dict[str, Any] = dict(image_size=28, channels=1)
 
-# 1. Ding, Wang, Yang, Qin, Hao, "Problem 1: Vision Transformers". The heads of its ViTs are 64 wide whatever the dim: its parameter counts say so. Its Performers are given by dim, depth
-#    and heads only, so dim / heads; of learned and sine-cosine positions its text says that the latter were used. Local and global mixing
-#    is what its section 6 proposes: a depthwise convolution beside the attention of its Performer-ReLU.
+# 1. Ding, Wang, Yang, Qin, Hao, "Problem 1: Vision Transformers". The heads of its ViTs are 64 wide whatever the dim: its parameter
+#    counts say so. Its Performers are given by dim, depth and heads only, so dim / heads; of learned and sine-cosine positions its text
+#    says that the latter were used. Local and global mixing is what its section 6 proposes: a depthwise convolution beside the attention
+#    of its Performer-ReLU.
 _VARIANT: dict[str, Any] = dict(dim=128, depth=6, heads=8, mlp_dim=512, dropout=0.1, emb_dropout=0.1)
 _SINCOS_MEAN: dict[str, Any] = dict(position="sincos2d", head="mean")
 _SMALL: dict[str, Any] = dict(dim=64, depth=4, heads=4, mlp_dim=128, layout="all_performer", **_SINCOS_MEAN)
@@ -75,7 +76,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     # Tokens at pixel level: 1024 pixels, or 3072 channel values that share the positions of their pixels. The sizes are ours.
     "pixels": dict(stem="patch(1)", head="mean", layout="all_performer", performer="relu(m=64)"),
     "channel-values": dict(stem="values", position="none", head="mean", layout="all_performer", performer="relu(m=64)"),
-    # Report 3: Bennouna, Yang, Shao, Souaid, "Hybrid Transformer Models with Performer and Regular Attention". The layout and `performer` are what its study varies.
+    # Report 3: Bennouna, Yang, Shao, Souaid, "Hybrid Transformer Models with Performer and Regular Attention". The layout and `performer`
+    # are what its study varies.
     "hybrid": dict(),
     "hybrid-mnist": dict(**MNIST),
     "hybrid-imagenet": dict(image_size=224, classes=1000, stem="patch(8)", dim=192, depth=8, heads=3, mlp_dim=768),

@@ -1,15 +1,16 @@
 """Bennouna, Yang, Shao, Souaid, "Hybrid Transformer Models with Performer and Regular Attention" (December 2025).
 
-Four layouts of standard and Performer layers x {relu, FAVOR+} x the number of features m, on MNIST and CIFAR-10: dim 64, depth 4, 4 heads,
-patch 4; AdamW at 1e-3 (no schedule in its code), batch 128, 50 epochs, seed 42, inference timed at batch 128. m = 8 is named in its text and
-has no published row; it is part of the grid here. `--only "data=mnist"` is its `full_grid` for one data set, `--only` with a whole name its
-`run_one`.
+Four layouts of standard and Performer layers x {relu, FAVOR+} x the number of features m, on MNIST and CIFAR-10: dim
+64, depth 4, 4 heads, patch 4; AdamW at 1e-3 (no schedule in its code), batch 128, 50 epochs, seed 42, inference timed
+at batch 128. m = 8 is named in its text and has no published row; it is part of the grid here. `--only "data=mnist"`
+is its `full_grid` for one data set, `--only` with a whole name its `run_one`.
 
-Its text says that test images are not augmented and that the best test accuracy is reported; its code augments them and keeps the last
-epoch. Results have both: `test` and `plain_test`, the last epoch and `best_test`. Its determinism switches are `train.deterministic=True`.
+Its text says that test images are not augmented and that the best test accuracy is reported; its code augments them
+and keeps the last epoch. Results have both: `test` and `plain_test`, the last epoch and `best_test`. Its determinism
+switches are `train.deterministic=True`.
 
-`small`: CIFAR-10, 10,000 training images, 10 epochs; every layout with both kernels at m = 32 and 128, m from 8 to 512 where all layers are
-Performers, the baseline and the controls.
+`small`: CIFAR-10, 10,000 training images, 10 epochs; every layout with both kernels at m = 32 and 128, m from 8 to
+512 where all layers are Performers, the baseline and the controls.
 """
 
 from __future__ import annotations

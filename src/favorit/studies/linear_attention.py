@@ -1,18 +1,21 @@
 """Sun, Shah, "Testing linear-attention Transformers".
 
-Transformer, Linformer and Performers of several kernels on MNIST, CIFAR-10 and CIFAR-100, all trained from scratch. The Transformer and the
-Linformer: plain Adam without weight decay, batch 32, normalised by 0.5, 20 epochs on MNIST and 100 on CIFAR at 72x72; their rate is not stated:
-3e-4, which trains 8 blocks of width 256 without warm-up. The Performer: AdamW 1e-3, decay 1e-4, 20 epochs, batch 128 (MNIST) and 32; its
-pipeline has a normaliser fitted to the data (7 non-trainable parameters in its summary), so images are normalised by the mean and deviation of
-the data set. The report also has a second recipe that contradicts this one (batch 256 on CIFAR-10 and 32 on MNIST, 30 epochs, MNIST with 8
-heads and 6 layers); the one with the published step times is used.
+Transformer, Linformer and Performers of several kernels on MNIST, CIFAR-10 and CIFAR-100, all trained from scratch.
+The Transformer and the Linformer: plain Adam without weight decay, batch 32, normalised by 0.5, 20 epochs on MNIST
+and 100 on CIFAR at 72x72; their rate is not stated: 3e-4, which trains 8 blocks of width 256 without warm-up. The
+Performer: AdamW 1e-3, decay 1e-4, 20 epochs, batch 128 (MNIST) and 32; its pipeline has a normaliser fitted to the
+data (7 non-trainable parameters in its summary), so images are normalised by the mean and deviation of the data set.
+The report also has a second recipe that contradicts this one (batch 256 on CIFAR-10 and 32 on MNIST, 30 epochs, MNIST
+with 8 heads and 6 layers); the one with the published step times is used.
 
-Positive (hyperbolic) features and ReLU features of m in {16, 32, 64, 128}; deterministic ReLU and EXP, each also causal; a ResNet stem before a
-Performer, which it proposes, is `linear-performer-resnet`. CIFAR-100 is named and has no published row: the Transformer, the Linformer and one
-Performer. Runs that start from the checkpoint of a trained softmax Transformer come with conversion. The report's two frameworks differ in size
-and head: the families are confounded, within each the mixers are not. Milliseconds a step are in each result beside the published ones.
+Positive (hyperbolic) features and ReLU features of m in {16, 32, 64, 128}; deterministic ReLU and EXP, each also
+causal; a ResNet stem before a Performer, which it proposes, is `linear-performer-resnet`. CIFAR-100 is named and has
+no published row: the Transformer, the Linformer and one Performer. Runs that start from the checkpoint of a trained
+softmax Transformer come with conversion. The report's two frameworks differ in size and head: the families are
+confounded, within each the mixers are not. Milliseconds a step are in each result beside the published ones.
 
-`small`: 10,000 training images; MNIST 4 epochs, CIFAR-10 8 epochs with the Transformer and the Linformer at 32x32, patch 4 and depth 4.
+`small`: 10,000 training images; MNIST 4 epochs, CIFAR-10 8 epochs with the Transformer and the Linformer at 32x32,
+patch 4 and depth 4.
 """
 
 from __future__ import annotations

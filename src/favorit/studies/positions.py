@@ -1,10 +1,11 @@
 """Guoji, "Improving efficient Vision Transformers with RPEs".
 
-Learned absolute positions plus none, rope2d, irpe_gate or string_gate, with softmax, FAVOR+ and a learned ReLU kernel. All 12 models on both
-data sets; the report leaves out softmax with relative positions. Its protocol is sound: the epoch of the best validation accuracy is tested
-(55,000/5,000 and 45,000/5,000 images, seed 42), test images are not augmented; the test curve is recorded beside it and chooses nothing.
-Unstated: AdamW at 3e-4 with a cosine, dropout 0.2, m 128. Its curves are TensorBoard's: `favorit study run positions --tensorboard` writes
-them, raw and smoothed; total minutes and steps are in each result.
+Learned absolute positions plus none, rope2d, irpe_gate or string_gate, with softmax, FAVOR+ and a learned ReLU
+kernel. All 12 models on both data sets; the report leaves out softmax with relative positions. Its protocol is sound:
+the epoch of the best validation accuracy is tested (55,000/5,000 and 45,000/5,000 images, seed 42), test images are
+not augmented; the test curve is recorded beside it and chooses nothing. Unstated: AdamW at 3e-4 with a cosine,
+dropout 0.2, m 128. Its curves are TensorBoard's: `favorit study run positions --tensorboard` writes them, raw and
+smoothed; total minutes and steps are in each result.
 
 `small`: CIFAR-10, 10,000 training images, 8 epochs, all 12 models and the controls.
 """

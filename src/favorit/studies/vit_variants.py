@@ -1,13 +1,15 @@
 """Ding, Wang, Yang, Qin, Hao, "Problem 1: Vision Transformers".
 
-ViT, SimpleViT and three Performers on MNIST and CIFAR-10, and four sweeps of Performer-ReLU. Recipe (a) for all five models: AdamW, cosine
-annealing, 100 epochs, the accuracy of the last epoch. Its table of Performer-ReLU fits a learning rate of 1e-3, so that is its rate here; the
-one that the sweeps share has 1e-4. Recipe (b), the small Performers with Adam and early stopping on validation accuracy: how long it waits is
-not said, 10 epochs here. The sweeps are on CIFAR-10; the point that the sweeps over depth, dim and learning rate share is one run with three
-published references, and the sweeps over learning rate and dropout start from the model of the main table. No augmentation is mentioned: none.
+ViT, SimpleViT and three Performers on MNIST and CIFAR-10, and four sweeps of Performer-ReLU. Recipe (a) for all five
+models: AdamW, cosine annealing, 100 epochs, the accuracy of the last epoch. Its table of Performer-ReLU fits a
+learning rate of 1e-3, so that is its rate here; the one that the sweeps share has 1e-4. Recipe (b), the small
+Performers with Adam and early stopping on validation accuracy: how long it waits is not said, 10 epochs here. The
+sweeps are on CIFAR-10; the point that the sweeps over depth, dim and learning rate share is one run with three
+published references, and the sweeps over learning rate and dropout start from the model of the main table. No
+augmentation is mentioned: none.
 
-Two models beside the published rows: `vit`, the exact model of its Table 1, and `performer-relu-local`, the local and global mixing that its
-section 6 proposes.
+Two models beside the published rows: `vit`, the exact model of its Table 1, and `performer-relu-local`, the local and
+global mixing that its section 6 proposes.
 
 `small`: CIFAR-10, 10,000 training images, 10 epochs; all models, both recipes, the controls, and the sweeps.
 """

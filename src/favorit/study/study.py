@@ -23,7 +23,7 @@ REPEATS = ("seed", "data.fold")
 
 @dataclass(frozen=True)
 class Options:
-    """How a study is run: by which protocol, shortened to how many epochs and images, with which seeds, which of its points, at which scale.
+    """How a study is run: by which protocol, with how many epochs and images, which seeds and points, at which scale.
 
     `subset` is the number of training images and of test images. `only` is a part of a point's name, a pattern with * and ?, or several
     of them: a point is kept if one matches.
@@ -116,27 +116,29 @@ class Study:
     def named(self, options: Options) -> list[Point]:
         """The points with their names, seeds multiplied in; what is not asked for is left out."""
         merged = self._merged(options.seeds, self.scale(options.scale))
-        names = _names(merged, self.name)
-        groups = _names([{name: value for name, value in changes.items() if name not in REPEATS} for changes in merged], self.name)
-        points = [Point(name, group, changes) for name, group, changes in zip(names, groups, merged, strict=True)]
+        names = _names(merged, self.base, self.name)
+        variants = [{name: value for name, value in changes.items() if name not in REPEATS} for changes in merged]
+        groups = _names(variants, self.base, self.name)
+        points = [Point(name, group, {**self.base, **changes}) for name, group, changes in zip(names, groups, merged, strict=True)]
         for pattern in options.patterns:
             if not any(matches(point.name, pattern) for point in points):
                 raise FavoritError(f"study {self.name}: no point matches {pattern!r}; its points are named like {points[0].name!r}")
         return [point for point in points if not options.patterns or any(matches(point.name, pattern) for pattern in options.patterns)]
 
     def _merged(self, seeds: Sequence[int], scale: Scale = SCALES[FULL]) -> list[Changes]:
-        """The changes of every point of a scale, base included; two alike are an error."""
-        points = self.points if scale.points is None else scale.points
-        # The point's own fields first: in that order they are tried for names.
-        merged: list[Changes] = [{**point, **{name: self.base[name] for name in self.base if name not in point}} for point in points]
+        """The changes of every point of a scale to the base, seeds multiplied in; two points that come to the same are an error."""
+        merged: list[Changes] = list(self.points if scale.points is None else scale.points)
         if seeds:  # instead of those it has
             without = [{name: value for name, value in changes.items() if name != "seed"} for changes in merged]
-            merged = [{**changes, "seed": seed} for changes in {key(each): each for each in without}.values() for seed in seeds]
+            merged = [{**changes, "seed": seed} for changes in {self._key(each): each for each in without}.values() for seed in seeds]
         seen: dict[str, int] = {}
         for number, changes in enumerate(merged, 1):
-            if (first := seen.setdefault(key(changes), number)) != number:
+            if (first := seen.setdefault(self._key(changes), number)) != number:
                 raise FavoritError(f"study {self.name}: points {first} and {number} are the same: {written(changes)}")
         return merged
+
+    def _key(self, changes: Changes) -> str:
+        return key({**self.base, **changes})
 
     def configs(self, options: Options | None = None) -> dict[str, RunConfig]:
         """The configuration of each point by name."""
@@ -176,10 +178,14 @@ def matches(name: str, pattern: str) -> bool:
     return fnmatchcase(name, pattern) if set("*?") & set(pattern) else pattern in name
 
 
-def _names(points: Sequence[Changes], alone: str) -> list[str]:
-    """Names that show the fields that tell the points apart, and no more; a point with none of them has the name `alone`."""
+def _names(points: Sequence[Changes], base: Changes, alone: str) -> list[str]:
+    """Names that show the fields that tell the points apart, and no more; a point with none of them has the name `alone`.
+
+    A point shows a field only if it writes it: without it, the base's value holds.
+    """
     fields = sorted(dict.fromkeys(name for changes in points for name in changes), key=lambda name: name in REPEATS)
-    columns = {name: [repr(changes[name]) if name in changes else None for changes in points] for name in fields}
+    whole = [{**base, **changes} for changes in points]
+    columns = {name: [repr(changes[name]) if name in changes else None for changes in whole] for name in fields}
 
     def told_apart(names: Sequence[str]) -> int:
         return len(set(zip(*(columns[name] for name in names), strict=True))) if names else 1
