@@ -83,7 +83,7 @@ def test_present_files_are_listed(real_data: Path) -> None:
         "mnist": True,
         "fashion_mnist": False,
         "cifar10": True,
-        "cifar100": False,
+        "cifar100": True,
     }
 
 
