@@ -1,4 +1,4 @@
-"""The published MNIST and CIFAR-10 files that lie beside the repository, for the tests that read them."""
+"""MNIST, CIFAR-10 and CIFAR-100 (sorted by class) from the folder beside the repository, for the tests that read them."""
 
 from __future__ import annotations
 

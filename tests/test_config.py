@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from favorit import FavoritError, ModelConfig
-from favorit.config import Config, identify
+from favorit.config import Config, TrainConfig, identify
 from favorit.model import PRESETS, preset
 
 FIELDS = """image_size channels classes stem dim depth heads head_dim mlp_dim layout performer position head norm act
@@ -86,6 +86,26 @@ def test_mistake_names_the_field_the_value_and_what_is_valid(values, words):
         message = str(error.value)
         assert all(word in message for word in words), message
         assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    "value",
+    [(), [], (1, -1), (1, float("nan")), (1, float("inf")), (0, 0), (1, "2"), (1, True), 1, 1.5, "yes", None],
+    ids=str,
+)
+def test_class_weights_that_are_no_weights_are_one_line(value):
+    with pytest.raises(FavoritError) as error:
+        TrainConfig(class_weights=value)
+    assert str(error.value) == (
+        f"class_weights={value!r} is not valid: False, True (inverse frequency), "
+        "or a tuple with one weight for each class, none negative and not all 0"
+    )
+
+
+def test_class_weights_are_read_back_from_json():
+    config = TrainConfig(class_weights=(1, 0, 1.5))
+    assert config.class_weights == (1.0, 0.0, 1.5)
+    assert TrainConfig(**json.loads(json.dumps(config.changed()))) == config
 
 
 def test_heads_need_not_divide_dim_where_their_width_is_given():

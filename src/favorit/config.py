@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
@@ -58,6 +59,22 @@ def _size(value: Any) -> Any:
 
 
 ImageSize = Annotated[tuple[PositiveInt, PositiveInt], BeforeValidator(_size)]
+
+
+def _class_weights(value: Any) -> Any:
+    if isinstance(value, bool):
+        return value
+    given = value if isinstance(value, list | tuple) else ()
+    numbers = [part for part in given if isinstance(part, int | float) and not isinstance(part, bool) and 0 <= part < math.inf]
+    if len(numbers) < len(given) or not any(numbers):
+        raise ValueError(
+            f"class_weights={value!r} is not valid: False, True (inverse frequency), "
+            "or a tuple with one weight for each class, none negative and not all 0"
+        )
+    return tuple(map(float, numbers))
+
+
+ClassWeights = Annotated[bool | tuple[float, ...], BeforeValidator(_class_weights)]
 
 
 # `32` is a number to YAML and to --set.
@@ -126,9 +143,11 @@ class TrainConfig(Config):
     The learning rate rises over `warmup` epochs, then follows the schedule. `select` names the weights that are tested: those of the epoch
     that `monitor` (on validation images) liked best, or the last. `patience` stops after that many epochs without a better one. `ema` is
     the decay of a moving average of the weights, which is then what is validated and tested. `redraw` draws random features anew each
-    epoch, every k steps, or never. `class_weights` weighs classes by the inverse of their frequency. `test_batch_size` is the batch at
-    which inference is timed. `watch="test"` also evaluates the test set after each epoch, for reproductions whose protocol does so: it
-    changes no weight and no choice, and the run is flagged *watched*.
+    epoch, every k steps, or never. `class_weights` weighs the loss of each class: True by the inverse of its frequency, a tuple by hand,
+    such as `(1, 1, 1, 1.5, 1, 1.5, 1, 1, 1, 1)`. Weights are scaled to a mean of 1 over the training images. `test_batch_size` is the
+    batch at which inference is timed. `watch="test"` also evaluates the test set after each epoch, for reproductions whose protocol does
+    so: it changes no weight and no choice, and the run is flagged *watched*. `deterministic` allows deterministic algorithms only. It is
+    meant for CUDA, where it is unverified; on a CPU runs are bit-equal at equal threads without it.
     """
 
     epochs: PositiveInt = 10
@@ -141,7 +160,7 @@ class TrainConfig(Config):
     warmup: NonNegativeFloat = 0.0
     clip: PositiveFloat | None = None
     label_smoothing: Probability = 0.0
-    class_weights: Flag = False
+    class_weights: ClassWeights = False
     ema: Probability | None = None
     redraw: PositiveInt | Literal["never", "epoch"] = "never"
     monitor: Literal["accuracy", "loss"] = "accuracy"
@@ -150,6 +169,7 @@ class TrainConfig(Config):
     precision: Precision = "32"
     test_batch_size: PositiveInt = 500
     watch: Literal["test"] | None = None
+    deterministic: Flag = False
 
 
 class RunConfig(Config):

@@ -16,7 +16,7 @@ def _no_data_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.fixture(scope="session")
 def real_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data directory with the published MNIST and CIFAR-10 files."""
+    """A data directory with MNIST, CIFAR-10 and CIFAR-100 (sorted by class)."""
     return unpacked(tmp_path_factory.mktemp("real"))
 
 

@@ -12,6 +12,7 @@ from favorit.data.augment import AUGMENTS, Augment, Crop, Cutmix, Cutout, Flip, 
 from favorit.errors import FavoritError
 
 MEAN = torch.tensor([10, 20, 30], dtype=torch.uint8)
+LABELS = torch.arange(12) % 3  # of the fixture `pixels`
 
 
 def crop_twin(image: Tensor, row: Tensor, padding: int) -> Tensor:
@@ -67,7 +68,7 @@ def test_stages_equal_their_twins(text: str, pixels: Tensor) -> None:
     augment = build_augment(text)
     before = pixels.clone()
     rows = augment.draw(5, 2, len(pixels))
-    found = augment.spatial(pixels, rows, MEAN)
+    found = augment.spatial(pixels, LABELS, rows, MEAN)
     expected = list(pixels)
     names = [part for piece in text.split("|") for part in [piece.partition("*")[0]] * int(piece.partition("*")[2] or 1)]
     for name, table in zip(names, rows, strict=False):
@@ -85,14 +86,14 @@ def test_rotation_turns_by_the_angle_and_grid_sample_agrees(pixels: Tensor) -> N
     theta = torch.stack([torch.stack([cos, sin, zero], 1), torch.stack([-sin, cos, zero], 1)], 1)
     grid = torch.nn.functional.affine_grid(theta, list(images.shape), align_corners=False)
     expected = torch.nn.functional.grid_sample(images.float(), grid, mode="nearest", align_corners=False)
-    found = Augment([Rotate(30.0)]).spatial(images.contiguous(), [rows], MEAN)
+    found = Augment([Rotate(30.0)]).spatial(images.contiguous(), LABELS, [rows], MEAN)
     assert (found == expected).float().mean() > 0.995
 
 
 def test_a_quarter_turn_is_exact(pixels: Tensor) -> None:
     images = pixels[..., :15].contiguous()
     rows = torch.tensor([[0.0, 1.0]]).repeat(len(images), 1)
-    assert torch.equal(Augment([Rotate(90.0)]).spatial(images, [rows], MEAN), images.rot90(-1, (2, 3)))
+    assert torch.equal(Augment([Rotate(90.0)]).spatial(images, LABELS, [rows], MEAN), images.rot90(-1, (2, 3)))
 
 
 @pytest.mark.parametrize("text", ["crop(4)|flip|rotate(10)|cutout(5)", "mixup(0.3)|cutmix(1)"])
@@ -103,9 +104,9 @@ def test_random_numbers_belong_to_the_sample_and_the_epoch(text: str, pixels: Te
     for other in (augment.draw(1, 1, 1000), augment.draw(2, 0, 1000)):
         assert not any(torch.equal(a, b) for a, b in zip(tables, other, strict=True))
     indices = torch.randperm(1000)[: len(pixels)]
-    together = augment.spatial(pixels, [table[indices] for table in tables], MEAN)
+    together = augment.spatial(pixels, LABELS, [table[indices] for table in tables], MEAN)
     for number, index in enumerate(indices):
-        alone = augment.spatial(pixels[number : number + 1], [table[index : index + 1] for table in tables], MEAN)
+        alone = augment.spatial(pixels[number : number + 1], LABELS[:1], [table[index : index + 1] for table in tables], MEAN)
         assert torch.equal(alone[0], together[number])
 
 
@@ -127,7 +128,7 @@ def test_draws_have_the_stated_distributions() -> None:
 def test_mixup_is_the_weighted_mean_with_the_next_image(pixels: Tensor) -> None:
     images = pixels.float()
     lam = Mixup(1.0).draw(len(images) - 1, torch.Generator().manual_seed(0))
-    mixed, weight = Augment([Mixup(1.0)]).mix(images, [lam, torch.zeros(len(lam))])
+    mixed, weight = Augment([Mixup(1.0)]).mix(images, LABELS[:-1], [lam, torch.zeros(len(lam))])
     for number, value in enumerate(lam[:, 0]):
         assert torch.allclose(mixed[number], value * images[number] + (1 - value) * images[number + 1], atol=1e-3)
     assert torch.equal(weight, lam[:, 0])
@@ -136,7 +137,7 @@ def test_mixup_is_the_weighted_mean_with_the_next_image(pixels: Tensor) -> None:
 def test_cutmix_puts_a_rectangle_of_the_next_image_and_weighs_by_area(pixels: Tensor) -> None:
     images = pixels.float()
     rows = Cutmix(1.0).draw(len(images) - 1, torch.Generator().manual_seed(3))
-    mixed, weight = Augment([Cutmix(1.0)]).mix(images, [rows, torch.zeros(len(rows))])
+    mixed, weight = Augment([Cutmix(1.0)]).mix(images, LABELS[:-1], [rows, torch.zeros(len(rows))])
     for number in range(len(rows)):
         theirs = (mixed[number] != images[number]).any(0)
         assert torch.equal(mixed[number][:, theirs], images[number + 1][:, theirs])
@@ -150,9 +151,9 @@ def test_of_several_mixings_each_sample_takes_one(pixels: Tensor) -> None:
     images, count = pixels.float(), len(pixels) - 1
     both = Augment([Mixup(1.0), Cutmix(1.0)])
     rows = both.draw(0, 0, count)
-    mixed, _ = both.mix(images, rows)
-    first, _ = Augment([Mixup(1.0)]).mix(images, [rows[0], rows[-1]])
-    second, _ = Augment([Cutmix(1.0)]).mix(images, [rows[1], rows[-1]])
+    mixed, _ = both.mix(images, LABELS[:-1], rows)
+    first, _ = Augment([Mixup(1.0)]).mix(images, LABELS[:-1], [rows[0], rows[-1]])
+    second, _ = Augment([Cutmix(1.0)]).mix(images, LABELS[:-1], [rows[1], rows[-1]])
     took_first = [bool(torch.equal(mixed[number], first[number])) for number in range(count)]
     assert all(took or torch.equal(mixed[number], second[number]) for number, took in enumerate(took_first))
     assert 0 < sum(took_first) < count
@@ -173,6 +174,11 @@ def test_no_text_is_no_augmentation(text: str | None) -> None:
         ("mixup(0)", "mixup: alpha=0 is not valid"),
         ("mixup(0.2)|flip", "mixup and cutmix come last"),
         ("crop(4)||flip", "cannot read the spec"),
+        ("flip(classes=())", r"flip: classes=\(\) is not valid"),
+        ("flip(classes=(-1,))", r"flip: classes=\(-1,\) is not valid"),
+        ("rotate(10, classes=(cat,))", "a literal or one word"),
+        ("rotate(10, classes=('cat',))", "rotate: classes=.* is not valid"),
+        ("mixup(0.2, classes=1)", "mixup: classes=1 is not valid"),
     ],
 )
 def test_a_wrong_text_is_one_line(text: str, message: str) -> None:
@@ -184,3 +190,44 @@ def test_a_wrong_text_is_one_line(text: str, message: str) -> None:
 def test_every_augmentation_has_a_summary() -> None:
     assert set(AUGMENTS) == {"crop", "flip", "rotate", "cutout", "mixup", "cutmix"}
     assert all(AUGMENTS[name].summary for name in AUGMENTS)
+
+
+@pytest.mark.parametrize("text", ["crop(3, {})", "flip({})", "rotate(30, {})", "cutout(6, {})", "flip|rotate(30, {})|cutout(6)"])
+def test_step_for_some_classes_changes_only_their_images(text: str, pixels: Tensor) -> None:
+    """Images of these classes are those of the step for all classes; others are those of the pipeline without the step."""
+    limited, for_all = build_augment(text.format("classes=(0, 2)")), build_augment(text.format("classes=None"))
+    rows = limited.draw(3, 0, len(pixels))
+    assert all(torch.equal(a, b) for a, b in zip(rows, for_all.draw(3, 0, len(pixels)), strict=True))
+    found = limited.spatial(pixels, LABELS, rows, MEAN)
+    chosen = (LABELS == 0) | (LABELS == 2)
+    place = next(number for number, part in enumerate(text.split("|")) if "{}" in part)
+    others = Augment([stage for number, stage in enumerate(for_all.spatial_stages) if number != place])
+    without = others.spatial(pixels, LABELS, [row for number, row in enumerate(rows) if number != place], MEAN)
+    assert torch.equal(found[chosen], for_all.spatial(pixels, LABELS, rows, MEAN)[chosen])
+    assert torch.equal(found[~chosen], without[~chosen])
+    assert not torch.equal(found[chosen], without[chosen])
+
+
+def test_mixing_for_some_classes_leaves_other_images_and_labels(pixels: Tensor) -> None:
+    images, labels = pixels.float(), LABELS[:-1]
+    augment = build_augment("mixup(1.0, classes=(1,))|cutmix(1.0, classes=(1, 2))")
+    rows = augment.draw(0, 0, len(labels))
+    mixed, weight = augment.mix(images, labels, rows)
+    for_all, _ = build_augment("mixup(1.0)|cutmix(1.0)").mix(images, labels, rows)
+    takes_cutmix = rows[-1] >= 0.5
+    chosen = (labels == 1) | ((labels == 2) & takes_cutmix)
+    assert chosen.any()
+    assert not chosen.all()
+    assert torch.equal(mixed[chosen], for_all[chosen])
+    assert torch.equal(mixed[~chosen], images[:-1][~chosen])
+    assert weight[~chosen].eq(1).all()
+
+
+def test_classes_in_any_order_are_one_spec() -> None:
+    assert str(AUGMENTS.canonical("rotate(10, classes=(5, 3, 5))")) == "rotate(degrees=10.0, classes=(3, 5))"
+    assert str(AUGMENTS.canonical("rotate(10, classes=[3, 5])")) == "rotate(degrees=10.0, classes=(3, 5))"
+    assert str(AUGMENTS.canonical("rotate(10, classes=None)")) == str(AUGMENTS.canonical("rotate(10)")) == "rotate(degrees=10.0)"
+
+
+def test_every_augmentation_takes_classes() -> None:
+    assert all(list(AUGMENTS[name].parameters)[-1] == "classes" for name in AUGMENTS)

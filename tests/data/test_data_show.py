@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -12,7 +13,8 @@ from typer.testing import CliRunner
 
 from favorit.cli.data import app
 from favorit.data import load_dataset
-from favorit.data.show import picture, save_picture
+from favorit.data.show import picture
+from favorit.data.show_figure import draw, save_picture
 from favorit.errors import FavoritError
 
 RUNNER = CliRunner()
@@ -34,6 +36,8 @@ def test_the_picture_shows_what_it_says() -> None:
     assert torch.allclose(content.histograms.sum(1), torch.ones(3), atol=1e-5)
     values = torch.arange(256) / 255
     assert torch.allclose((content.histograms * values).sum(1), torch.tensor(SET.mean), atol=1e-3)
+    expected = (original / 255 - torch.tensor(SET.mean)[:, None, None]) / torch.tensor(SET.std)[:, None, None]
+    assert torch.allclose(content.normalised, expected, atol=1e-5)
     assert content.patches.shape == (4, 4, 3, 6, 6)
     assert torch.equal(content.patches[1, 2], original[:, 6:12, 12:18])
 
@@ -42,7 +46,38 @@ def test_the_picture_shows_what_it_says() -> None:
 def test_pictures_of_all_shapes_are_drawn(text: str, tmp_path: Path) -> None:
     save_picture(load_dataset(text), tmp_path / "out.png")
     with Image.open(tmp_path / "out.png") as image:
-        assert image.size == (1650, 880)
+        assert image.size == (1650, 935)
+
+
+def shown(text: str) -> dict[str, torch.Tensor]:
+    """The images of the figure by the label below them."""
+    axes = [each for each in draw(picture(load_dataset(text))).axes if each.images]
+    return {each.get_xlabel(): torch.from_numpy(each.images[0].get_array().data).permute(2, 0, 1) for each in axes}
+
+
+def test_figure_of_a_colour_image_has_its_channels_and_the_normalised_image() -> None:
+    text = "synthetic(size=24, channels=3, classes=3, train=30, test=3)"
+    found, content = shown(text), picture(load_dataset(text))
+    for number, name in enumerate(("red", "green", "blue")):
+        assert torch.equal(found[name][number], found["original"][number])
+        assert int(found[name].sum()) == int(found["original"][number].sum()), "the other channels are black"
+    assert torch.allclose(found["normalised"] / 63.75 - 2, content.normalised.clamp(-2, 2), atol=0.01)
+
+
+def test_figure_of_a_grey_image_has_no_single_channels() -> None:
+    found = shown("synthetic(size=24, channels=1, classes=3, train=30, test=3)")
+    assert "normalised" in found
+    assert not {"red", "channel 1"} & set(found)
+
+
+def test_steps_for_some_classes_are_shown_on_an_image_of_them() -> None:
+    content = picture(SET, "rotate(40, classes=(7, 8))|cutout(12, classes=(8, 9))", seed=1)
+    images = [image for _, image in content.steps]
+    number = int((SET.train.images == images[0]).flatten(1).all(1).nonzero()[0])
+    assert int(SET.train.labels[number]) == 8
+    assert not any(torch.equal(one, other) for one, other in itertools.pairwise(images))
+    with pytest.raises(FavoritError, match=r"classes=12 is not valid: the data have the classes 0\.\.11"):
+        picture(SET, "flip(classes=(12,))")
 
 
 def test_mistakes_are_one_line(tmp_path: Path) -> None:
@@ -83,7 +118,7 @@ def test_present_files_are_listed(real_data: Path) -> None:
         "mnist": True,
         "fashion_mnist": False,
         "cifar10": True,
-        "cifar100": False,
+        "cifar100": True,
     }
 
 

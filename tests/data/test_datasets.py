@@ -130,6 +130,74 @@ def test_cifar100_is_read_from_its_archive(tmp_path: Path, monkeypatch: pytest.M
         load_dataset("cifar100", tmp_path)
 
 
+def cifar100_records(order: np.ndarray) -> bytes:
+    """Records of 200 images, two of each class, in this order. All pixels of an image have the value of its number."""
+    records = np.zeros((200, 3074), np.uint8)
+    records[:, 1], records[:, 2:] = order % 100, order[:, None]
+    return records.tobytes()
+
+
+@pytest.fixture
+def by_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A data directory with small CIFAR-100 files sorted by class, whose digests are known; nothing can be fetched."""
+    content = cifar100_records(np.argsort(np.arange(200) % 100, kind="stable"))
+    files = {name: hashlib.sha256(content).hexdigest() for name in ("train.bin", "test.bin")}
+    source = replace(where.SOURCES["cifar100"], reordered={"cifar100-by-class": files}, addresses=())
+    monkeypatch.setitem(where.SOURCES, "cifar100", source)
+    (tmp_path / "cifar100").mkdir()
+    for name in files:
+        (tmp_path / "cifar100" / name).write_bytes(content)
+    return tmp_path
+
+
+def test_cifar100_sorted_by_class_is_recognised_by_its_digests(by_class: Path) -> None:
+    found = load_dataset("cifar100", by_class)
+    assert where.present("cifar100", by_class)
+    assert found.name == "cifar100-by-class"
+    assert found.train.labels.tolist() == [label for label in range(100) for _ in range(2)]
+    assert found.train.images[:4, 0, 0, 0].tolist() == [0, 100, 1, 101]
+
+
+def test_digest_of_cifar100_sorted_by_class_contains_its_name_and_the_order(by_class: Path) -> None:
+    found = load_dataset("cifar100", by_class)
+    parts = [found.train, found.test]
+    numbers = torch.arange(200) % 2 * 100 + torch.arange(200) // 2
+    order = numbers.argsort()
+    reordered = [Images(part.images[order], part.labels[order]) for part in parts]
+    digests = [
+        content_digest(found.classes, parts, "cifar100-by-class"),
+        content_digest(found.classes, parts),
+        content_digest(found.classes, reordered),
+    ]
+    assert found.digest == digests[0]
+    assert len(set(digests)) == 3
+
+
+def test_damaged_cifar100_file_is_one_line_that_names_it(by_class: Path) -> None:
+    path = by_class / "cifar100" / "test.bin"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(FavoritError, match=r"cifar100/test\.bin is truncated or damaged \(wrong checksum\)") as error:
+        load_dataset("cifar100", by_class)
+    assert "\n" not in str(error.value)
+    assert "train.bin is" not in str(error.value)
+
+
+def test_cifar100_archive_is_preferred_to_files_sorted_by_class(by_class: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = cifar100_records(np.arange(200))
+    archive = by_class / "cifar-100-binary.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        for name in ("train.bin", "test.bin"):
+            entry = tarfile.TarInfo(f"cifar-100-binary/{name}")
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    digest = hashlib.md5(archive.read_bytes()).hexdigest()
+    source = where.SOURCES["cifar100"]
+    monkeypatch.setitem(where.SOURCES, "cifar100", replace(source, archive=replace(source.archive, md5=digest)))
+    found = load_dataset("cifar100", by_class)
+    assert found.name == "cifar100"
+    assert found.train.labels[:3].tolist() == [0, 1, 2]
+
+
 def test_the_real_mnist(real_data: Path) -> None:
     mnist = load_dataset("mnist", real_data)
     assert mnist.train.images.shape == (60000, 1, 28, 28)
@@ -149,6 +217,16 @@ def test_the_real_cifar10(real_data: Path) -> None:
     assert cifar.mean == mean
     assert cifar.std == std
     assert cifar.digest.startswith("47843223a11a4057")
+
+
+def test_real_cifar100_has_the_constants_of_its_card(real_data: Path) -> None:
+    cifar = load_dataset("cifar100", real_data)
+    assert (cifar.name, cifar.train.images.shape) == ("cifar100-by-class", (50000, 3, 32, 32))
+    assert torch.bincount(cifar.train.labels).tolist() == [500] * 100
+    assert torch.bincount(cifar.test.labels).tolist() == [100] * 100
+    assert [cifar.classes[label] for label in cifar.test.labels[::2000]] == ["apple", "chair", "lamp", "plain", "squirrel"]
+    assert (cifar.mean, cifar.std) == channel_statistics(cifar.train.images)
+    assert cifar.digest.startswith("f0de946b6796b9ba")
 
 
 def test_a_damaged_file_is_never_used(real_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

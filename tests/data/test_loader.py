@@ -151,3 +151,17 @@ def test_wrong_loaders_are_refused() -> None:
     empty = Images(SET.train.images[:0], SET.train.labels[:0])
     with pytest.raises(FavoritError, match="no images"):
         Loader(empty, batch_size=1, seed=0, preprocess=PLAIN)
+
+
+def test_augmentation_for_some_classes_changes_only_their_batches_rows() -> None:
+    plain, turned, limited = (loader(augment=text) for text in (None, "rotate(40)", "rotate(40, classes=(1, 3))"))
+    for before, for_all, after in zip(plain.epoch(0), turned.epoch(0), limited.epoch(0), strict=True):
+        chosen = (before.targets == 1) | (before.targets == 3)
+        assert torch.equal(after.images[chosen], for_all.images[chosen])
+        assert torch.equal(after.images[~chosen], before.images[~chosen])
+        assert not torch.equal(after.images[chosen], before.images[chosen])
+
+
+def test_augmentation_for_a_class_that_does_not_exist_is_rejected() -> None:
+    with pytest.raises(FavoritError, match=r"classes=4 is not valid: the data have the classes 0\.\.3"):
+        loader(augment="flip|rotate(10, classes=(3, 4))")

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from favorit import FavoritError
-from favorit.training.parts import load_parts
+from favorit.training.parts import class_weights, load_parts
 from training_helpers import fit, resolved, tiny
 
 
@@ -42,6 +42,25 @@ def test_a_test_subset_is_stratified_and_the_same_for_every_seed():
 def test_nothing_is_mixed_in_a_test():
     with pytest.raises(FavoritError, match=r"augment_test=True with data.augment='flip\|mixup\(0.2\)'"):
         parts(augment="flip|mixup(0.2)", augment_test=True)
+
+
+def test_augmented_test_for_some_classes_is_rejected():
+    with pytest.raises(FavoritError, match=r"a step for some classes would tell the model the label"):
+        parts(augment="flip(classes=(1,))", augment_test=True)
+
+
+def test_class_weights_by_hand_have_a_mean_of_1_over_images():
+    labels = torch.tensor([0, 0, 0, 1, 2, 2])
+    found = class_weights(labels, 3, (1.0, 3.0, 0.5))
+    torch.testing.assert_close(found, torch.tensor([1.0, 3.0, 0.5]) * 6 / 7)
+    assert found[labels].mean().item() == pytest.approx(1.0)
+    torch.testing.assert_close(class_weights(labels, 3, (2.0, 6.0, 1.0)), found)
+    torch.testing.assert_close(class_weights(labels, 3, (1 / 3, 1.0, 1 / 2)), class_weights(labels, 3))
+
+
+def test_class_weights_of_another_number_of_classes_are_rejected():
+    with pytest.raises(FavoritError, match=r"train\.class_weights has 2 weights, the data have 3 classes: give one for each class"):
+        class_weights(torch.tensor([0, 1, 2]), 3, (1.0, 2.0))
 
 
 def test_results_say_what_they_were_tested_on(tmp_path: Path):

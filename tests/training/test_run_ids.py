@@ -82,6 +82,9 @@ SAME: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         dict(train=dict(optimizer="sgd", schedule="step")),
     ),
     "augmentation": (dict(data=dict(augment="crop(padding=4) | flip", preprocess="none")), dict(data=dict(augment="crop(4)|flip"))),
+    "weights of classes by hand": (dict(train=dict(class_weights=[1] * 9 + [2])), dict(train=dict(class_weights=(1.0,) * 9 + (2.0,)))),
+    "classes of an augmentation": (dict(data=dict(augment="flip(classes=(5, 3))")), dict(data=dict(augment="flip(classes=[3, 5, 5])"))),
+    "defaults of switches": (dict(train=dict(class_weights=False, deterministic=False)), dict()),
     "numbers": (dict(train=dict(lr=1, weight_decay=0)), dict(train=dict(lr=1.0, weight_decay=0.0))),
     "data by another name": (
         dict(data=dict(name="synthetic(size=8, test=48, train=96)")),
@@ -93,6 +96,23 @@ SAME: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 @pytest.mark.parametrize(("one", "other"), SAME.values(), ids=SAME)
 def test_other_words_for_the_same(one, other):
     assert identifier(**one) == identifier(**other)
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        dict(train=dict(class_weights=True)),
+        dict(train=dict(class_weights=(1,) * 10)),
+        dict(train=dict(class_weights=(1,) * 9 + (2,))),
+        dict(train=dict(deterministic=True)),
+        dict(data=dict(augment="flip")),
+        dict(data=dict(augment="flip(classes=(3,))")),
+    ],
+    ids=str,
+)
+def test_new_choices_have_identifiers_of_their_own(sections):
+    others = [identifier(), identifier(train=dict(class_weights=(2,) + (1,) * 9)), identifier(data=dict(augment="flip(classes=(3, 5))"))]
+    assert identifier(**sections) not in others
 
 
 def test_order_of_sections_and_fields_does_not_matter():

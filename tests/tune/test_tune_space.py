@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from favorit import FavoritError, RunConfig
+from favorit.model.outline import outline
 from favorit.tuning.distributions import DISTRIBUTIONS
 from favorit.tuning.samplers import PRUNERS, SAMPLERS
 from favorit.tuning.space import Space
@@ -190,6 +192,9 @@ def test_every_built_in_space_can_be_searched(name):
         ("kernels-elu-first", 3 * 3 * 2 * 2),
         ("kernels-elu", 3 * 3 * 2 * 3 * 2 * 4 * 3 * 3 * 2),
         ("kernels-exp-grid", 4 * 5 * 2 * 3 * 5 * 3 * 3),
+        ("kernels-gelu-first", 3),
+        ("kernels-gelu", None),
+        ("kernels-ftheta", None),
         ("kernels-relu", None),
         ("kernels-exp", None),
     ],
@@ -204,6 +209,11 @@ BEST: dict[str, dict[str, Any]] = {
     "kernels-vit": dict(lr=5e-4, optimizer="adam", dropout=0.1, depth=8, heads=8, stem="patch(4)", dim=256, mlp_dim=512),
     "kernels-relu": dict(lr=1.7e-3, batch_size=128, optimizer="sgd", dropout=0.1, depth=4, dim=960, heads=16),
     "kernels-elu": dict(lr=5e-4, batch_size=128, dim=768, dropout=0.0, heads=8, m=256, depth=1, optimizer="adamw", alpha=0.25),
+    "kernels-gelu-first": dict(lr=6.25e-5),
+    "kernels-gelu": dict(lr=6.25e-5, batch_size=128, dropout=0.0, depth=1, dim=768, heads=16, m=128),
+    "kernels-ftheta": dict(
+        lr=1e-3, batch_size=64, optimizer="sgd", weight_decay=0.0, dropout=0.5, depth=5, dim=768, heads=16, m=512
+    ),  # rate and batch: "ideal for all Performer variants" (section 9.2)
     "kernels-exp-grid": dict(lr=1e-3, batch_size=64, optimizer="adam", dropout=0.1, depth=3, dim=576, heads=16),
     "kernels-exp": dict(lr=1e-3, batch_size=64, optimizer="adam", dropout=0.1, depth=3, dim=576, heads=16, m=128),
 }
@@ -225,8 +235,30 @@ def test_the_report_s_best_is_in_its_space(name):
     assert not wanted
     config = found.config(values)
     assert (config.data.name, config.data.folds, config.train.epochs) == ("cifar10", 5, 10)
-    assert config.train.schedule == {"adam": "step", "adamw": "step", "sgd": "cosine"}[config.train.optimizer]
+    cycles = name.startswith("kernels-gelu")
+    assert config.train.schedule == ("one_cycle" if cycles else {"adam": "step", "adamw": "step", "sgd": "cosine"}[config.train.optimizer])
     assert config.train.weight_decay == (0.01 if config.train.optimizer == "adamw" else 0.0)
+
+
+@pytest.mark.parametrize("name", ["kernels-gelu-first", "kernels-gelu", "kernels-ftheta"])
+def test_kernels_that_were_unstable_are_clipped(name):
+    assert SPACES[name].base.train.clip == 1.0
+
+
+@pytest.mark.parametrize("name", ["kernels-gelu-first", "kernels-gelu", "kernels-ftheta"])
+def test_all_sizes_of_an_inferred_space_can_be_built(name):
+    found = SPACES[name]
+    sizes = {key: each.points for key, each in found.distributions.items() if key.startswith("model.") and each.points}
+    rest = {key: each.ends[-1] for key, each in found.distributions.items() if key not in sizes}
+    for values in itertools.product(*sizes.values()):
+        config = found.config({**rest, **dict(zip(sizes, values, strict=True))})
+        assert outline(config.model).tokens == 1
+
+
+def test_first_gelu_space_is_the_report_s_model():
+    model, train = SPACES["kernels-gelu-first"].base.model, SPACES["kernels-gelu-first"].base.train
+    assert (model.dim, model.heads, model.depth, model.dropout, "m=128" in model.performer) == (768, 16, 1, 0.0, True)
+    assert (train.optimizer, train.batch_size, train.schedule, train.warmup) == ("adam", 128, "one_cycle", 5)
 
 
 def test_dropout_reaches_the_layer_that_makes_the_single_token():

@@ -76,12 +76,13 @@ def show(
     seed: Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, help="Which samples are drawn.")] = 0,
     data_dir: DataDir = None,
 ) -> None:
-    """Write a picture: samples by class, the steps of augmentation on one image, channel histograms, patches.
+    """Write a picture: samples by class, the steps of augmentation on one image, the same image normalised (black is -2, white 2)
+    and channel by channel, channel histograms, patches.
 
     Example: [bold]favorit data show cifar10 --out cifar10.png --augment "crop(4)|flip|rotate(5)"[/bold]
     """
     from favorit.data.datasets import load_dataset
-    from favorit.data.show import save_picture
+    from favorit.data.show_figure import save_picture
 
     dataset = load_dataset(name, data_dir)
     plain = "folder" if name.startswith("folder:") else name.partition("(")[0]

@@ -8,30 +8,41 @@ colour. They are therefore applied to a picture of source indices, and the pixel
 
 Random numbers belong to the sample: an epoch draws a table with a row for every sample of the data set, and a batch takes
 its samples' rows. What happens to a sample does not depend on its batch, on the rank or on where a run was resumed.
+
+Every step takes `classes`, the numbers of the classes that it changes: `flip|rotate(10, classes=(3, 5))`. It draws for all samples, so
+that images of other classes are the same as without the step.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import AfterValidator, Field
 from torch import Tensor
 from torch.nn import functional as F
 
 from favorit import seeds
 from favorit.errors import FavoritError
-from favorit.spec import PositiveFloat, PositiveInt, Registry, parse_pattern
+from favorit.spec import NonNegativeInt, Parameter, PositiveFloat, PositiveInt, Registry, parameters_of, parse_pattern
 
 Degrees = Annotated[float, Field(gt=0, le=180)]
+# Sorted, so that the same classes in another order are the same run.
+Classes = Annotated[tuple[NonNegativeInt, ...], Field(min_length=1), AfterValidator(lambda numbers: tuple(sorted(set(numbers))))]
 
 
 class Stage(ABC):
-    """One step of the pipeline."""
+    """One step of the pipeline. It changes images of `classes` only; None: of all."""
+
+    classes: tuple[int, ...] | None = None
+
+    def changes(self, labels: Tensor) -> Tensor:
+        """(B,) bool: whether this step changes an image with that label."""
+        return torch.ones_like(labels, dtype=torch.bool) if self.classes is None else torch.isin(labels, torch.tensor(self.classes))
 
     @abstractmethod
     def draw(self, samples: int, generator: torch.Generator) -> Tensor:
@@ -55,9 +66,26 @@ class Mixing(Stage):
 
 
 AUGMENTS: Registry[Stage] = Registry("augmentation")
+S = TypeVar("S", bound=Stage)
 
 
-@AUGMENTS.register("crop")
+def augmentation(name: str) -> Callable[[type[S]], type[S]]:
+    """Class decorator: registers a step under a name, with its own parameters and `classes`."""
+
+    def decorate(cls: type[S]) -> type[S]:
+        def build(classes: tuple[int, ...] | None = None, **values: Any) -> Stage:
+            stage = cls(**values)
+            stage.classes = classes
+            return stage
+
+        build.__doc__ = cls.__doc__
+        AUGMENTS.add(name, build, {**parameters_of(cls, ("self",)), "classes": Parameter(Classes | None, None)})
+        return cls
+
+    return decorate
+
+
+@augmentation("crop")
 class Crop(Spatial):
     """A window of the image's own size, moved by up to `padding` pixels; what lies outside is black."""
 
@@ -74,7 +102,7 @@ class Crop(Spatial):
         return _look_up(map, (y * (width + 2))[:, :, None] + x[:, None, :], black)
 
 
-@AUGMENTS.register("flip")
+@augmentation("flip")
 class Flip(Spatial):
     """Left and right exchanged, for every other sample on average."""
 
@@ -85,7 +113,7 @@ class Flip(Spatial):
         return torch.where(rows[:, :, None], map.flip(-1), map)
 
 
-@AUGMENTS.register("rotate")
+@augmentation("rotate")
 class Rotate(Spatial):
     """About the centre by an angle uniform in +-`degrees`, nearest pixel; what lies outside is black."""
 
@@ -108,7 +136,7 @@ class Rotate(Spatial):
         return _look_up(map, torch.add(x, y, alpha=width + 2).long(), black)
 
 
-@AUGMENTS.register("cutout")
+@augmentation("cutout")
 class Cutout(Spatial):
     """A square of `size` pixels in the mean colour, its centre anywhere, cut off at the edges (DeVries & Taylor 2017)."""
 
@@ -126,7 +154,7 @@ class Cutout(Spatial):
         return map.masked_fill(inside[0][:, :, None] & inside[1][:, None, :], black + 1)
 
 
-@AUGMENTS.register("mixup")
+@augmentation("mixup")
 class Mixup(Mixing):
     """lambda x + (1 - lambda) x', lambda ~ Beta(alpha, alpha) (Zhang et al. 2018)."""
 
@@ -140,7 +168,7 @@ class Mixup(Mixing):
         return torch.lerp(partners, images, rows[:, :, None, None]), rows[:, 0]
 
 
-@AUGMENTS.register("cutmix")
+@augmentation("cutmix")
 class Cutmix(Mixing):
     """A rectangle of x' in x with 1 - lambda of the area, lambda ~ Beta(alpha, alpha) (Yun et al. 2019)."""
 
@@ -192,37 +220,51 @@ class Augment:
         """Whether targets become weights over classes."""
         return bool(self.mixings)
 
+    @property
+    def classes(self) -> set[int]:
+        """The classes that some step is limited to; empty if no step looks at labels."""
+        return {number for stage in (*self.spatial_stages, *self.mixings) for number in stage.classes or ()}
+
+    def check_classes(self, count: int) -> None:
+        """An error if a step is limited to a class that is not in 0..count-1."""
+        if outside := [number for number in sorted(self.classes) if number >= count]:
+            raise FavoritError(f"augmentation: classes={outside[0]} is not valid: the data have the classes 0..{count - 1}")
+
     def draw(self, seed: int, epoch: int, samples: int) -> list[Tensor]:
         """The random numbers of an epoch: a table for each stage, and one that chooses between several mixings."""
         generator = seeds.generator(seed, "augment", epoch)
         tables = [stage.draw(samples, generator) for stage in (*self.spatial_stages, *self.mixings)]
         return [*tables, torch.rand(samples, generator=generator)]
 
-    def spatial(self, images: Tensor, rows: Sequence[Tensor], mean: Tensor) -> Tensor:
-        """uint8 (B, C, H, W) -> a new uint8 (B, C, H, W). `rows`: the batch's rows of each table; `mean`: uint8 (C,)."""
+    def spatial(self, images: Tensor, labels: Tensor, rows: Sequence[Tensor], mean: Tensor) -> Tensor:
+        """uint8 (B, C, H, W) and labels (B,) -> a new uint8 (B, C, H, W). `rows`: the batch's rows of each table; `mean`: uint8 (C,)."""
         if not self.spatial_stages:
             return images
         batch, channels, height, width = images.shape
         black = height * width
         map = torch.arange(black).view(1, height, width).expand(batch, -1, -1)
         for stage, own in zip(self.spatial_stages, rows, strict=False):
-            map = stage.apply(map, own, black)
+            changed = stage.apply(map, own, black)
+            map = changed if stage.classes is None else torch.where(stage.changes(labels)[:, None, None], changed, map)
         fill = torch.stack([torch.zeros_like(mean), mean], 1).expand(batch, -1, -1)
         source = torch.cat([images.flatten(2), fill], 2)
         return source.gather(2, map.reshape(batch, 1, black).expand(-1, channels, -1)).view_as(images)
 
-    def mix(self, images: Tensor, rows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """float (B + 1, C, H, W), each followed by its partner -> (B mixed images, weight (B,) of each one's own label).
+    def mix(self, images: Tensor, labels: Tensor, rows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """float (B + 1, C, H, W), each followed by its partner, and labels (B,) -> (B mixed images, weight (B,) of each one's own label).
 
-        Where several mixings are written, each sample takes one of them, all equally likely.
+        Where several mixings are written, each sample takes one of them, all equally likely. A sample stays as it is if that one is limited
+        to other classes.
         """
         own, partners = images[:-1], images[1:]
         tables = rows[len(self.spatial_stages) : -1]
         choice = (rows[-1] * len(self.mixings)).long()
-        mixed, weight = self.mixings[0].apply(own, partners, tables[0])
-        for number, (mixing, table) in enumerate(zip(self.mixings[1:], tables[1:], strict=True), 1):
+        mixed, weight = own, torch.ones(len(own))
+        for number, (mixing, table) in enumerate(zip(self.mixings, tables, strict=True)):
             other, other_weight = mixing.apply(own, partners, table)
-            chosen = choice == number
+            chosen = (choice == number) & mixing.changes(labels)
+            if chosen.all():  # one mixing for all classes, the usual case: nothing to copy
+                return other, other_weight
             mixed = torch.where(chosen[:, None, None, None], other, mixed)
             weight = torch.where(chosen, other_weight, weight)
         return mixed, weight

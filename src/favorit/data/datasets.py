@@ -17,7 +17,7 @@ from favorit.data.folder import load_folder
 from favorit.data.formats import cifar_images, idx_images
 from favorit.data.images import DataSet, Images, make_dataset
 from favorit.data.names import CIFAR10_CLASSES, CIFAR100_CLASSES, DIGITS, FASHION_CLASSES
-from favorit.data.sources import fetch
+from favorit.data.sources import fetch, fetch_named
 from favorit.data.splits import split
 from favorit.errors import FavoritError
 from favorit.spec import NonNegativeInt, PositiveInt, Registry, Spec, parse
@@ -73,6 +73,8 @@ CARDS: dict[str, Card] = {
         "50k + 10k",
         "none stated",
         "Krizhevsky, Learning multiple layers of features from tiny images, 2009",
+        (0.5071, 0.4865, 0.4409),
+        (0.2673, 0.2564, 0.2762),
     ),
     "synthetic": Card((), "any", "any", "CC0 1.0", "made by favorit"),
     "folder": Card((), "any", "any", "yours", "yours"),
@@ -107,9 +109,19 @@ def describe_dataset(name: str) -> DataSet:
     return DataSet(name, card.classes, none, none, mean, std, card.licence, card.citation, digest="")
 
 
-def _with_card(name: str, train: Images, test: Images) -> DataSet:
+def _with_card(name: str, train: Images, test: Images, version: str = "") -> DataSet:
     card = CARDS[name]
-    return make_dataset(name, card.classes, train, test, licence=card.licence, citation=card.citation, mean=card.mean, std=card.std)
+    return make_dataset(
+        version or name,
+        card.classes,
+        train,
+        test,
+        licence=card.licence,
+        citation=card.citation,
+        mean=card.mean,
+        std=card.std,
+        version=version,
+    )
 
 
 @DATASETS.register("digits")
@@ -154,10 +166,13 @@ def cifar10(data_dir: DataDir = None) -> DataSet:
 
 @DATASETS.register("cifar100")
 def cifar100(data_dir: DataDir = None) -> DataSet:
-    """Photographs of a hundred classes, 32x32 RGB; the fine labels."""
-    files = fetch("cifar100", data_dir)
+    """Photographs of a hundred classes, 32x32 RGB; the fine labels.
+
+    Files sorted by class are the data set `cifar100-by-class`: the order of the images decides splits and batches.
+    """
+    found, files = fetch_named("cifar100", data_dir)
     train, test = (cifar_images([files[f"{part}.bin"]], 100, f"cifar100 ({part})", label_bytes=2) for part in ("train", "test"))
-    return _with_card("cifar100", train, test)
+    return _with_card("cifar100", train, test, version="" if found == "cifar100" else found)
 
 
 @DATASETS.register("synthetic")

@@ -68,8 +68,12 @@ def make_dataset(
     validation: Images | None = None,
     mean: tuple[float, ...] | None = None,
     std: tuple[float, ...] | None = None,
+    version: str = "",
 ) -> DataSet:
-    """A DataSet with its labels checked, its digest taken, and mean and std from the training images unless given."""
+    """A DataSet with its labels checked, its digest taken, and mean and std from the training images unless given.
+
+    `version` names files that are not the published ones. It becomes part of the digest.
+    """
     parts = [("train", train), ("test", test)] + ([("validation", validation)] if validation else [])
     for part, images in parts:
         if len(images) == 0:
@@ -77,7 +81,7 @@ def make_dataset(
         check_labels(images.labels, len(classes), f"{name} ({part})")
     if mean is None or std is None:
         mean, std = channel_statistics(train.images)
-    digest = content_digest(classes, [images for _, images in parts])
+    digest = content_digest(classes, [images for _, images in parts], version)
     return DataSet(name, tuple(classes), train, test, mean, std, licence, citation, digest, validation)
 
 
@@ -104,9 +108,12 @@ def channel_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, 
     return tuple(round(value, 4) for value in mean.tolist()), tuple(round(value, 4) for value in std.tolist())
 
 
-def content_digest(classes: Sequence[str], parts: Sequence[Images]) -> str:
-    """sha256 over the class names and, for each part, shape, pixels and labels: equal content, equal digest, wherever it lies."""
+def content_digest(classes: Sequence[str], parts: Sequence[Images], version: str = "") -> str:
+    """sha256 over the class names, the version and, for each part, shape, pixels and labels: equal content, equal digest, wherever it
+    lies."""
     digest = hashlib.sha256("\n".join(classes).encode())
+    if version:
+        digest.update(f"\0{version}".encode())
     for part in parts:
         digest.update(str(tuple(part.images.shape)).encode())
         digest.update(part.images.numpy().data)

@@ -62,6 +62,8 @@ class Loader:
                 f"batch_size={batch_size}: more than the {len(self.indices)} images there are, and the last batch is dropped"
             )
         self.classes = classes or int(images.labels.max()) + 1
+        if augment:
+            augment.check_classes(self.classes)
 
     def __len__(self) -> int:
         """Batches of an epoch, the same for every rank."""
@@ -85,12 +87,13 @@ class Loader:
         # A mixed sample's partner is the next one of the whole batch, so one row more than the share is prepared.
         taken = torch.cat([own, samples[last % total].view(1)]) if mixes else own
         pixels = self.images.images.flatten(1).index_select(0, taken).view(-1, *self.images.images.shape[1:])
+        targets = self.images.labels[taken]
         if self.augment:
             rows = [table.index_select(0, taken) for table in tables]
-            pixels = self.augment.spatial(pixels, rows, self.preprocess.mean_colour)
-        images, targets = self.preprocess(pixels), self.images.labels[taken]
+            pixels = self.augment.spatial(pixels, targets, rows, self.preprocess.mean_colour)
+        images = self.preprocess(pixels)
         if self.augment and mixes:
-            images, weight = self.augment.mix(images, [row[:-1] for row in rows])
+            images, weight = self.augment.mix(images, targets[:-1], [row[:-1] for row in rows])
             hot = F.one_hot(targets, self.classes).float()
             targets = torch.lerp(hot[1:], hot[:-1], weight[:, None])
         return Batch(images, targets, own, total)

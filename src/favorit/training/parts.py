@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from favorit.config import RunConfig
-from favorit.data import DataSet, Images, Loader, build_augment, build_preprocess, split
+from favorit.data import Augment, DataSet, Images, Loader, build_augment, build_preprocess, split
 from favorit.errors import FavoritError
 
 VALIDATION_BATCH = 500
@@ -33,10 +33,8 @@ def load_parts(config: RunConfig, data: DataSet, rank: int, world: int) -> Parts
     """The parts of a data set. Only the training part is shuffled, shared between ranks and, unless it is asked for, augmented."""
     options, preprocess = config.data, build_preprocess(config.data.preprocess, data.mean, data.std)
     augment = build_augment(options.augment)
-    if options.augment_test and augment is not None and augment.mixes:
-        raise FavoritError(
-            f"data.augment_test=True with data.augment={options.augment!r}: a test image has one label, nothing can be mixed"
-        )
+    if options.augment_test and augment is not None:
+        _check_augmented_test(augment, options.augment)
     load = partial(Loader, seed=config.seed, preprocess=preprocess, classes=len(data.classes))
     positions, validation = _split(config, data)
     training = load(
@@ -60,9 +58,25 @@ def load_parts(config: RunConfig, data: DataSet, rank: int, world: int) -> Parts
     return Parts(training, validated, test, labels, plain_test)
 
 
-def class_weights(labels: Tensor, classes: int) -> Tensor:
-    """N / (C count): rare classes count as much as common ones, and the mean over images is 1."""
-    return len(labels) / (classes * torch.bincount(labels, minlength=classes).clamp(min=1)).float()
+def _check_augmented_test(augment: Augment, text: str | None) -> None:
+    """An error if the augmentation cannot be applied to test images."""
+    if augment.mixes:
+        raise FavoritError(f"data.augment_test=True with data.augment={text!r}: a test image has one label, nothing can be mixed")
+    if augment.classes:
+        raise FavoritError(f"data.augment_test=True with data.augment={text!r}: a step for some classes would tell the model the label")
+
+
+def class_weights(labels: Tensor, classes: int, given: tuple[float, ...] | bool = True) -> Tensor:
+    """The weight of each class in the loss; the mean over images is 1.
+
+    True: N / (C count), so that rare classes count as much as common ones. A tuple w: w N / sum_i w[labels[i]].
+    """
+    if isinstance(given, bool):
+        return len(labels) / (classes * torch.bincount(labels, minlength=classes).clamp(min=1)).float()
+    if len(given) != classes:
+        raise FavoritError(f"train.class_weights has {len(given)} weights, the data have {classes} classes: give one for each class")
+    weights = torch.tensor(given, dtype=torch.float64)
+    return (weights * len(labels) / weights[labels].sum()).float()
 
 
 def _split(config: RunConfig, data: DataSet) -> tuple[Tensor, tuple[Images, Tensor | None] | None]:

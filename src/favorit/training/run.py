@@ -21,6 +21,7 @@ from favorit.model.layout import layers, shorten
 from favorit.model.outline import check_room
 from favorit.position import POSITIONS
 from favorit.spec import Registry, parse_pattern, parse_sum
+from favorit.training.determinism import deterministic
 from favorit.training.engine import DivergedError, Training
 from favorit.training.events import End, Event
 from favorit.training.folder import HeldError, RunFolder
@@ -130,7 +131,7 @@ def train(
     fabric = _launch(accelerator, devices, config.train.precision, model)
     # Whatever is wrong with the configuration shows here, before there is a folder.
     training = Training(config, data, model, fabric, folder, compiled=compiled, every=checkpoint_seconds, workers=workers)
-    with _held(folder, fabric):
+    with deterministic(config.train.deterministic), _held(folder, fabric):
         # Another process may have finished it since the first look: models were built and libraries imported.
         if _ended(finished := fabric.broadcast(folder.result() if fabric.is_global_zero else None)):
             if fabric.is_global_zero and finished["status"] == "complete":
