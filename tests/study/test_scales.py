@@ -68,6 +68,12 @@ def test_several_patterns_keep_points_that_match_one():
         STUDY.named(Options(only=("soft", "gelu")))
 
 
+def test_pattern_means_all_seeds_of_a_variant():
+    found = STUDY.named(Options(only="layout=*x", seeds=(0, 1)))
+    assert [point.name for point in found] == ["layout=softmax seed=0", "layout=softmax seed=1"]
+    assert [point.name for point in STUDY.named(Options(only="*=softmax seed=1", seeds=(0, 1)))] == ["layout=softmax seed=1"]
+
+
 @pytest.mark.parametrize("name", REPORTS)
 def test_small_scale_of_each_report_has_baseline_and_controls(name: str):
     study = load_study(name)

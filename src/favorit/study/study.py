@@ -75,6 +75,10 @@ class Point:
     group: str
     changes: Changes
 
+    def matches(self, pattern: str) -> bool:
+        """Whether the pattern means this point, or all repetitions of it."""
+        return matches(self.name, pattern) or matches(self.group, pattern)
+
 
 @dataclass(frozen=True)
 class Study:
@@ -121,9 +125,9 @@ class Study:
         groups = _names(variants, self.base, self.name)
         points = [Point(name, group, {**self.base, **changes}) for name, group, changes in zip(names, groups, merged, strict=True)]
         for pattern in options.patterns:
-            if not any(matches(point.name, pattern) for point in points):
+            if not any(point.matches(pattern) for point in points):
                 raise FavoritError(f"study {self.name}: no point matches {pattern!r}; its points are named like {points[0].name!r}")
-        return [point for point in points if not options.patterns or any(matches(point.name, pattern) for pattern in options.patterns)]
+        return [point for point in points if not options.patterns or any(map(point.matches, options.patterns))]
 
     def _merged(self, seeds: Sequence[int], scale: Scale = SCALES[FULL]) -> list[Changes]:
         """The changes of every point of a scale to the base, seeds multiplied in; two points that come to the same are an error."""
