@@ -10,6 +10,8 @@ from rich.table import Table
 
 from favorit.cli.console import open_table
 
+# Columns that are left out where they say nothing of any run.
+SOMETIMES = ("best test (test-selected)", "flags")
 # What a narrow screen has no room for, the least needed first.
 OPTIONAL = ("calibration", "top 5", "test images/s", "parameters", "loss", "s/epoch")
 
@@ -20,7 +22,7 @@ def result_rows(results: dict[str, dict[str, Any]]) -> tuple[list[str], list[lis
     if len(results) > 1:
         for name, numbers in summary(results).items():
             rows.append({"run": name, **{part: "" if value is None else f"{value:.2%}" for part, value in numbers.items()}})
-    titles = list(rows[0])
+    titles = [title for title in rows[0] if title not in SOMETIMES or any(row.get(title) for row in rows)]
     return titles, [[row.get(title, "") for title in titles] for row in rows]
 
 
@@ -51,6 +53,8 @@ def _written(result: dict[str, Any]) -> dict[str, str]:
         "s/epoch": f"{result['train_seconds_per_epoch']:.1f}",
         "test images/s": f"{result['images_per_second']:,.0f}",
         "parameters": f"{result['parameters']:,}",
+        "best test (test-selected)": f"{best['accuracy']:.2%}" if (best := result.get("best_test")) else "",
+        "flags": " ".join(result["flags"]),
     }
 
 
