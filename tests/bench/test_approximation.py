@@ -235,6 +235,7 @@ def test_the_command_prints_a_table_a_sentence_and_json(tmp_path: Path, capsys: 
     )
     printed = capsys.readouterr()
     said = json.loads(printed.out)
+    assert "foreign_load" in said
     rows = {line.split()[0]: line.split()[1:] for line in printed.err.splitlines() if line.strip()}
     assert rows["m"] == ["8", "16"]
     assert rows["favor"] == [f"{each['error']:.3f}" for each in said["points"] if each["kernel"] == "favor"]

@@ -183,6 +183,7 @@ def test_the_command_writes_table_advice_csv_figure_and_json(
     printed = capsys.readouterr()
     report = json.loads(printed.out.splitlines()[-1])
     assert report["advice"] in printed.err
+    assert "foreign_load" in report
     assert report["advice"].startswith("at 8x8 with patch 2 (17 tokens) ")
     assert {one["curve"] for one in report["crossings"]} == {"forward", "training", "forward memory", "training memory"}
     assert set(pandas.read_csv(out)["tokens"]) == {5, 17}

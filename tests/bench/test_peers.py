@@ -27,6 +27,7 @@ from favorit.bench.contender import COMPARISONS, serve
 from favorit.bench.spread import beside_limits, interleaved_with_limit, spread
 from favorit.cli.main import main
 from favorit.data import build_preprocess, load_dataset
+from favorit.process import as_shipped, worker_settings
 
 SIZES = Sizes(batch=2, heads=2, tokens=9, head_dim=4, m=8, depth=2, data="synthetic(size=32, train=12, test=4)")
 SDPA = "attention: softmax / torch SDPA"
@@ -57,10 +58,12 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         asked.append(f"{request['side']} {request['way']}")
         return answers(request)[0]
 
-    def turns_here(requests: Mapping[str, tuple[Mapping[str, Any], int | None]], repeats: int) -> dict[str, Any]:
+    def turns_here(requests: Mapping[str, tuple[Mapping[str, Any], Mapping[str, str]]], repeats: int) -> dict[str, Any]:
         found = {}
-        for name, (one, threshold) in requests.items():
-            asked.append(f"{one['side']} {one['way']} {threshold}")
+        for name, (one, environment) in requests.items():
+            kept = environment.items() >= worker_settings().items()
+            shipped = not environment.keys() & worker_settings().keys()
+            asked.append(f"{one['side']} {one['way']} {'kept' if kept else 'shipped' if shipped else environment}")
             warm, *seconds = answers(one, "\n" * repeats)
             assert warm == "warm"
             found[name] = spread([1e3 * value for value in seconds])
@@ -77,7 +80,7 @@ def is_named_as_absent(key: str, monkeypatch: pytest.MonkeyPatch) -> bool:
     if installed(COMPARISONS[key]):
         return False
     monkeypatch.setattr(measure, "gemm_limit", lambda: 1e12)
-    (row,) = peers.compare([key], SIZES, repeats=1, mmap_threshold=1)
+    (row,) = peers.compare([key], SIZES, repeats=1)
     assert row.check.startswith("absent: pip install ")
     return True
 
@@ -176,8 +179,8 @@ def test_what_may_be_timed() -> None:
 
 
 def test_a_row_has_four_contenders_and_their_ratios(in_this_process: list[str]) -> None:
-    (row,) = peers.compare([SDPA], SIZES, repeats=2, mmap_threshold=77)
-    assert in_this_process == ["check eager", "theirs eager None", "ours eager 77", "theirs eager 77", "ours eager None"]
+    (row,) = peers.compare([SDPA], SIZES, repeats=2)
+    assert in_this_process == ["check eager", "theirs eager shipped", "ours eager kept", "theirs eager kept", "ours eager shipped"]
     assert row.check.startswith("equal")
     assert row.ours_ms is not None
     assert row.peer_ms is not None
@@ -190,9 +193,9 @@ def test_a_row_has_four_contenders_and_their_ratios(in_this_process: list[str]) 
 @pytest.mark.parametrize("way", ["compiled", "bf16"])
 def test_another_way_is_a_row_of_its_own_and_only_ours(way: str, in_this_process: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "compile", lambda module: module)
-    rows = list(peers.compare([SDPA], SIZES, repeats=1, mmap_threshold=77, ways=["eager", way]))  # type: ignore[list-item]
+    rows = list(peers.compare([SDPA], SIZES, repeats=1, ways=["eager", way]))  # type: ignore[list-item]
     assert [row.way for row in rows] == ["eager", way]
-    assert in_this_process[5:] == [f"check {way}", "theirs eager None", f"ours {way} 77", "theirs eager 77", f"ours {way} None"]
+    assert in_this_process[5:] == [f"check {way}", "theirs eager shipped", f"ours {way} kept", "theirs eager kept", f"ours {way} shipped"]
 
 
 @pytest.mark.parametrize("key", [SDPA, HYBRID])
@@ -215,7 +218,7 @@ def test_the_loop_of_our_trainer_runs_in_bf16_too(way: str) -> None:
 def test_no_speed_for_what_differs(in_this_process: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = replace(COMPARISONS[SDPA], theirs=replace(COMPARISONS[SDPA].theirs, build=lambda sizes: _Doubled()))
     monkeypatch.setitem(COMPARISONS, SDPA, wrong)
-    (row,) = peers.compare([SDPA], SIZES, repeats=1, mmap_threshold=1, ways=["eager", "bf16"])
+    (row,) = peers.compare([SDPA], SIZES, repeats=1, ways=["eager", "bf16"])
     assert row.check.startswith("differs by ")
     assert row.ours_ms is row.peer_ms is row.ratio is None
     assert in_this_process == ["check eager"]
@@ -229,7 +232,7 @@ class _Doubled(torch.nn.Module):
 def test_an_absent_peer_is_named_and_the_others_go_on(in_this_process: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers.importlib.util, "find_spec", lambda name: None)
     keys = ["attention: linformer(k=32), layer / linformer", "step: softmax / vit-pytorch", SDPA]
-    rows = list(peers.compare(keys, SIZES, repeats=1, mmap_threshold=1))
+    rows = list(peers.compare(keys, SIZES, repeats=1))
     assert rows[0].check == "absent: pip install 'favorit[peers]'"
     assert rows[1].check == "absent: pip install --no-deps vit-pytorch (and einops)"
     assert rows[2].ratio is not None
@@ -259,7 +262,8 @@ def test_a_product_takes_its_turn_among_the_calls(monkeypatch: pytest.MonkeyPatc
 
 
 def test_processes_answer_take_turns_and_end() -> None:
-    found = take_turns({"ours": (request(SDPA, "ours"), 1 << 30), "theirs": (request(SDPA, "theirs"), None)}, 3)
+    worker = {**as_shipped(), **worker_settings()}
+    found = take_turns({"ours": (request(SDPA, "ours"), worker), "theirs": (request(SDPA, "theirs"), as_shipped())}, 3)
     assert set(found) == {"ours", "theirs"}
     assert all(0 < times.low <= times.median <= times.high for times in found.values())
 
@@ -267,26 +271,6 @@ def test_processes_answer_take_turns_and_end() -> None:
 def test_the_last_words_of_a_process_that_dies_are_passed_on() -> None:
     with pytest.raises(ContenderError, match="no such comparison"):
         ask(request("no such comparison", "ours"))
-
-
-def test_the_allocator_is_set_for_the_one_and_taken_from_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    environments: list[dict[str, str]] = []
-
-    class Recorded:
-        def __init__(self, command: list[str], env: dict[str, str], **others: Any) -> None:
-            environments.append(env)
-
-        def communicate(self) -> None:
-            pass
-
-    monkeypatch.setattr(alternate.subprocess, "Popen", Recorded)
-    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "5")
-    with Process({}, 1 << 20), Process({}):
-        pass
-    kept, plain = ({name: value for name, value in env.items() if name.startswith("MALLOC_")} for env in environments)
-    assert kept == dict.fromkeys(alternate.ALLOCATOR, str(1 << 20))
-    assert plain == {}
-    assert "PATH" in environments[1]
 
 
 def test_an_interrupted_comparison_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,7 +282,7 @@ def test_an_interrupted_comparison_leaves_no_process(monkeypatch: pytest.MonkeyP
         return started[-1]
 
     monkeypatch.setattr(alternate.subprocess, "Popen", record)
-    with pytest.raises(KeyboardInterrupt), Process({}):
+    with pytest.raises(KeyboardInterrupt), Process({}, {}):
         raise KeyboardInterrupt
     assert [process.returncode is not None for process in started] == [True]
 
@@ -358,7 +342,9 @@ def test_the_command_prints_a_table_csv_and_json(
     options = ("--batch", "2", "--tokens", "9", "--heads", "2", "--head-dim", "4", "--m", "8", "--repeats", "1")
     assert not run(monkeypatch, "--case", "attention", *options, "--out", str(out), "--json")
     printed = capsys.readouterr()
-    rows = json.loads(printed.out.splitlines()[-1])["rows"]
+    report = json.loads(printed.out.splitlines()[-1])
+    assert "foreign_load" in report
+    rows = report["rows"]
     assert pandas.read_csv(out)["ours"].tolist() == [row["ours"] for row in rows]
     assert [row["ours"] for row in rows[:3]] == ["softmax", "relu(m=8)", "favor(m=8)"]
     assert rows[0]["ratio"] > 0
@@ -367,7 +353,7 @@ def test_the_command_prints_a_table_csv_and_json(
 
 
 def test_a_step_is_extrapolated_to_the_epoch(in_this_process: list[str]) -> None:
-    (row,) = peers.compare([HYBRID], SIZES, repeats=1, mmap_threshold=1)
+    (row,) = peers.compare([HYBRID], SIZES, repeats=1)
     assert row.ours_ms is not None
     assert row.peer_ms is not None
     assert row.ours_epoch == pytest.approx(25_000 * row.ours_ms / 1e3), "50,000 images in batches of 2"

@@ -248,7 +248,9 @@ def test_the_command_prints_a_table_json_and_csv(
     sizes = ("--batch", "2", "--tokens", "9", "--tokens", "5", "--repeats", "2")
     assert not run(monkeypatch, "speed", "--mixer", "softmax", "--mixer", "relu", *sizes, "--explain", "--json", "--out", str(out))
     printed = capsys.readouterr()
-    assert len(json.loads(printed.out.splitlines()[-1])["costs"]) == 8
+    report = json.loads(printed.out.splitlines()[-1])
+    assert len(report["costs"]) == 8
+    assert "foreign_load" in report
     assert "1.00x" in printed.err
     assert "relu, forward, 5 to 9 tokens: time per token within" in printed.err
     assert "softmax, forward, 9 tokens: torch's fused kernel" in printed.err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from safetensors.torch import load_file
 
 import favorit
 from favorit import RunConfig
+from favorit.process import SPIN_COUNT, SPINNING
 from favorit.training.folder import RunFolder
 from favorit.training.run import _all_learn
 from training_helpers import finish, first_model, plain, resolved, start, tiny
@@ -144,14 +146,19 @@ def test_a_run_that_is_held_is_said_once(tmp_path: Path):
     assert "Traceback" not in errors
 
 
-def test_an_epoch_of_two_processes_is_timed_once(tmp_path: Path):
-    """The second one says nothing, and both end."""
+def test_an_epoch_of_two_processes_is_timed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The second one says nothing, and both end. Both have favorit's setting of OpenMP, and one of them holds the locks."""
+    monkeypatch.setenv("OMP_DISPLAY_ENV", "VERBOSE")
+    for name in SPINNING:
+        monkeypatch.delenv(name, raising=False)
     data = "synthetic(size=8, classes=3, train=97, test=48)"
     model = [part for field in ("dim=8", "depth=1", "heads=2", "mlp_dim=8") for part in ("--set", f"model.{field}")]
     status, output, errors = finish(start("-m", "favorit", "bench", "epoch", "--data", data, *model, "--devices", "2", "--json"))
     assert status == 0, errors
     (line,) = output.splitlines()
     cost = json.loads(line)
+    assert set(re.findall(r"GOMP_SPINCOUNT = '(\w+)'", errors)) == {SPIN_COUNT}
+    assert cost["foreign_load"]["cores"] == os.cpu_count()
     assert cost["images"] == 97
     assert cost["seconds"] > 0
     assert (cost["environment"]["processes"], cost["environment"]["threads"]) == (2, torch.get_num_threads())

@@ -5,8 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,9 +13,10 @@ from typing import Any
 import pytest
 
 from favorit import FavoritError
+from favorit.quiet import ACTIVE, GATE
 from favorit.tuning import worker
 from favorit.tuning.events import Began, Trained, TuneEvent
-from favorit.tuning.locks import Quiet, hold, is_held
+from favorit.tuning.locks import hold, is_held
 from favorit.tuning.plan import Plan
 from favorit.tuning.space import Space
 from training_helpers import finish, start
@@ -37,7 +36,6 @@ PLAN = Plan(
     workers=2,
     threads=1,
     repeats=3,
-    prepare=None,
 )
 
 
@@ -115,49 +113,6 @@ def test_a_lock_is_held_as_long_as_its_holder_lives(tmp_path: Path):
     assert not lock.exists(), "who looks leaves nothing behind"
 
 
-def test_nobody_trains_or_measures_while_somebody_measures(tmp_path: Path):
-    """Three that train in steps and two that measure: who measures is alone, and is let in between two steps."""
-    at_work: set[str] = set()
-    measured: list[set[str]] = []
-    steps: dict[str, int] = {}
-    done = threading.Event()
-
-    def train(name: str) -> None:
-        with Quiet(tmp_path).training() as breathe:
-            while not done.is_set():
-                at_work.add(name)
-                time.sleep(0.002)
-                at_work.discard(name)
-                steps[name] = steps.get(name, 0) + 1
-                breathe()
-
-    def measure(name: str) -> None:
-        for _ in range(5):
-            with Quiet(tmp_path).measuring():
-                at_work.add(name)
-                seen = set(at_work)
-                time.sleep(0.004)
-                measured.append(seen | at_work)
-                at_work.discard(name)
-            time.sleep(0.002)
-
-    trainers = [threading.Thread(target=train, args=(f"train {number}",)) for number in range(3)]
-    measurers = [threading.Thread(target=measure, args=(f"measure {number}",)) for number in range(2)]
-    for thread in (*trainers, *measurers):
-        thread.start()
-    for thread in measurers:
-        thread.join(30)
-    between = dict(steps)
-    time.sleep(0.1)
-    done.set()
-    for thread in trainers:
-        thread.join(30)
-    assert len(measured) == 10, "nobody waits for ever"
-    assert all(len(seen) == 1 for seen in measured), measured
-    assert all(steps[name] > between[name] > 0 for name in between), "and all train on"
-    assert len(between) == 3
-
-
 def test_latency_is_measured_alone_and_on_all_threads(tmp_path: Path, monkeypatch):
     import torch
 
@@ -167,13 +122,13 @@ def test_latency_is_measured_alone_and_on_all_threads(tmp_path: Path, monkeypatc
     time_interleaved = measure.time_interleaved
 
     def spy(calls: Any, **options: Any) -> Any:
-        places = tmp_path / ".tune"
-        seen.append((is_held(places / "gate"), is_held(places / "room"), torch.get_num_threads()))
+        seen.append((is_held(tmp_path / GATE), is_held(tmp_path / ACTIVE), torch.get_num_threads()))
         return time_interleaved(calls, **options)
 
     monkeypatch.setattr(measure, "time_interleaved", spy)
+    monkeypatch.setenv("FAVORIT_LOCKS", str(tmp_path))
     threads = torch.get_num_threads()
     search(tmp_path, {"model.depth": "choice(1)"}, objectives=("accuracy", "latency"))
     assert seen == [(True, True, threads)]
     assert torch.get_num_threads() == threads
-    assert not is_held(tmp_path / ".tune" / "room")
+    assert not is_held(tmp_path / ACTIVE)

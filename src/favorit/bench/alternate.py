@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -13,9 +12,9 @@ from types import TracebackType
 from typing import Any
 
 from favorit.bench.spread import Spread, spread
+from favorit.process import as_shipped
 
-# What glibc reads when a program starts; other C libraries have no such variables.
-ALLOCATOR = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
+CONTENDER = "favorit.bench.contender"
 
 
 class ContenderError(Exception):
@@ -23,15 +22,12 @@ class ContenderError(Exception):
 
 
 class Process:
-    """A running contender. `mmap_threshold` is set in its environment; None leaves the allocator as it comes."""
+    """A running contender: `python -m MODULE REQUEST` with the given environment."""
 
-    def __init__(self, request: Mapping[str, Any], mmap_threshold: int | None = None) -> None:
-        environment = {name: value for name, value in os.environ.items() if name not in ALLOCATOR}
-        if mmap_threshold is not None:
-            environment |= dict.fromkeys(ALLOCATOR, str(mmap_threshold))
+    def __init__(self, request: Mapping[str, Any], environment: Mapping[str, str], module: str = CONTENDER) -> None:
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed by __exit__)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "favorit.bench.contender", json.dumps(request)],
+            [sys.executable, "-m", module, json.dumps(request)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True, env=environment,
         )  # fmt: skip
 
@@ -65,12 +61,12 @@ class Process:
 
 def ask(request: Mapping[str, Any]) -> Any:
     """The one answer to a request that needs no turns."""
-    with Process(request) as process:
+    with Process(request, as_shipped()) as process:
         return process.answer()
 
 
-def take_turns(requests: Mapping[str, tuple[Mapping[str, Any], int | None]], repeats: int) -> dict[str, Spread]:
-    """Milliseconds of contenders, each a request and its allocator threshold, that take turns: a b c a b c ..."""
+def take_turns(requests: Mapping[str, tuple[Mapping[str, Any], Mapping[str, str]]], repeats: int) -> dict[str, Spread]:
+    """Milliseconds of contenders, each a request and its environment, that take turns: a b c a b c ..."""
     with ExitStack() as stack:
         processes = {name: stack.enter_context(Process(*request)) for name, request in requests.items()}
         for process in processes.values():  # all of them warm, before the first turn

@@ -7,10 +7,9 @@ warm, and from then on, for each line that comes in, do their work once unmeasur
 from __future__ import annotations
 
 import json
-import os
 import sys
-import time
 from dataclasses import asdict
+from functools import partial
 from typing import Any, TextIO
 
 import torch
@@ -19,7 +18,7 @@ from favorit.bench.comparison import Comparison, Sizes, agreement
 from favorit.bench.peer_attention import ATTENTION
 from favorit.bench.peer_models import STEP
 from favorit.bench.recreation import HYBRID
-from favorit.bench.spread import WARMUP
+from favorit.bench.turns import answer_turns, open_answers, write_answer
 
 COMPARISONS: dict[str, Comparison] = {comparison.key: comparison for comparison in (*ATTENTION, *STEP, *HYBRID)}
 
@@ -27,10 +26,7 @@ COMPARISONS: dict[str, Comparison] = {comparison.key: comparison for comparison 
 def serve(request: dict[str, Any], lines: TextIO, answers: TextIO) -> None:
     """Answers one request, and the lines that come in after it."""
 
-    def say(value: Any) -> None:
-        answers.write(json.dumps(value) + "\n")
-        answers.flush()
-
+    say = partial(write_answer, answers)
     torch.manual_seed(0)
     comparison, sizes = COMPARISONS[request["comparison"]], Sizes(**request["sizes"])
     if request["side"] == "check":
@@ -38,22 +34,12 @@ def serve(request: dict[str, Any], lines: TextIO, answers: TextIO) -> None:
         return
     contender = {"ours": comparison.ours, "theirs": comparison.theirs}[request["side"]]
     work = contender.work(contender.build(sizes).train(), sizes, request["way"])
-    for _ in range(WARMUP):
-        work()
-    say("warm")
-    for _ in lines:
-        # What another process left in the caches, and its threads that are about to sleep, are not this one's cost.
-        work()
-        start = time.perf_counter()
-        work()
-        say(time.perf_counter() - start)
+    answer_turns(work, lines, say)
 
 
 def main() -> None:
-    """Answers go to standard output; whatever a library prints goes to the errors."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    serve(json.loads(sys.argv[1]), sys.stdin, answers)
+    """Answers the request of the command line."""
+    serve(json.loads(sys.argv[1]), sys.stdin, open_answers())
 
 
 if __name__ == "__main__":

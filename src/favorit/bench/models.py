@@ -76,6 +76,13 @@ def training_step(model: Callable[[Tensor], Tensor], optimizer: torch.optim.Opti
     optimizer.step()
 
 
+def step_call(config: ModelConfig, batch: int) -> Callable[[], None]:
+    """A training step (loss, backward, AdamW) of a model, on one batch of random images."""
+    model = create_model(config, seed=0)
+    (optimizer,) = adamw(model, lr=1e-6, weight_decay=0.0)
+    return partial(training_step, model, optimizer, *_examples(config, batch))
+
+
 def _check_memory(step: Callable[[Tensor, Tensor], None], config: ModelConfig, batch: int) -> None:
     """An error before a large batch is made. One image against two: what is there once, such as gradients, does not grow with it."""
 

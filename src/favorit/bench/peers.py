@@ -1,7 +1,7 @@
 """Ours against other libraries, each in a process of its own with its own defaults, in turn; equal outputs first, then times.
 
-Our command line tells glibc to keep large buffers, which other programs do not. So four are timed: the peer as it comes against ours as our
-command runs it, and both again with the allocator of the other.
+Our command line tells glibc to keep large buffers and OpenMP to spin less; other programs do not. So four are timed: the peer with default
+settings against ours as our command runs it, and both again with the settings of the other.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from favorit.bench.comparison import TOLERANCES, Agreement, Comparison, Sizes, W
 from favorit.bench.contender import COMPARISONS
 from favorit.bench.spread import beside_limits
 from favorit.errors import FavoritError, unknown
+from favorit.process import as_shipped, worker_settings
 
 # Those that the extra does not bring: vit-pytorch requires torchvision, of which its ViT uses nothing.
 INSTALL = {"vit_pytorch": "pip install --no-deps vit-pytorch (and einops)"}
@@ -28,9 +29,9 @@ EXTRA = "pip install 'favorit[peers]'"
 class Row:
     """One comparison. Times are milliseconds (median, quartiles) and None where none is reported, which `check` explains.
 
-    `ratio` is the peer as it comes over ours as our command runs it; `ratio_kept` with large buffers kept on both sides; `ratio_plain` with
-    the allocator as it comes on both. `gemm_share` is ours over the matrix-product limit, which is one of fp32 and says nothing of bf16;
-    `handing_over` is what threads paid for each other's numbers around that time; epochs are extrapolated, in seconds.
+    `ratio` is the peer with default settings over ours as our command runs it; `ratio_kept` with our process settings on both sides;
+    `ratio_plain` with default settings on both. `gemm_share` is ours over the matrix-product limit, which is one of fp32 and says nothing
+    of bf16; `handing_over` is what threads paid for each other's numbers around that time; epochs are extrapolated, in seconds.
     """
 
     case: str
@@ -69,19 +70,18 @@ def compare(
     sizes: Sizes,
     *,
     repeats: int,
-    mmap_threshold: int,
     ways: Sequence[Way] = ("eager",),
 ) -> Iterator[Row]:
     """A row for each comparison and each way in which ours is run. What is not timed as it comes is not timed in another way either."""
     for key in keys:
         for way in ways:
-            row = _row(COMPARISONS[key], sizes, repeats, mmap_threshold, way)
+            row = _row(COMPARISONS[key], sizes, repeats, way)
             yield row
             if way == "eager" and row.ours_ms is None:  # bf16 would forgive what differs in fp32
                 break
 
 
-def _row(comparison: Comparison, sizes: Sizes, repeats: int, mmap_threshold: int, way: Way) -> Row:
+def _row(comparison: Comparison, sizes: Sizes, repeats: int, way: Way) -> Row:
     about: dict[str, Any] = dict(case=comparison.case, ours=comparison.name.format(m=sizes.m), peer=comparison.peer, way=way)
     if comparison.package is not None and importlib.util.find_spec(comparison.package) is None:
         return Row(**about, check=f"absent: {INSTALL.get(comparison.package, EXTRA)}")
@@ -94,11 +94,13 @@ def _row(comparison: Comparison, sizes: Sizes, repeats: int, mmap_threshold: int
         agrees, verdict = judge(found, sizes, measure.free_memory(), TOLERANCES[way])
         if not agrees:
             return Row(**about, check=verdict)
+        shipped = as_shipped()
+        ours_settings = {**shipped, **worker_settings()}
         cells = {
-            "peer": (request("theirs"), None),
-            "ours kept": (request("ours"), mmap_threshold),
-            "peer kept": (request("theirs"), mmap_threshold),
-            "ours": (request("ours"), None),
+            "peer": (request("theirs"), shipped),
+            "ours kept": (request("ours"), ours_settings),
+            "peer kept": (request("theirs"), ours_settings),
+            "ours": (request("ours"), shipped),
         }
         times, limit, handing_over = beside_limits(lambda: take_turns(cells, repeats))
     except ContenderError as error:

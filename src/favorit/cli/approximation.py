@@ -52,13 +52,14 @@ def approximation(
     from favorit.bench.approximation_figure import draw, panels, save
     from favorit.bench.speed import write_csv
     from favorit.cli.console import check_pictures, check_places, open_console
+    from favorit.cli.measuring import alone
     from favorit.cli.progress import long_work
 
     check_places(out=out)
     check_pictures(figure=figure)
     console = open_console(stderr=as_json)
     setting = Setting(head_dim, tokens, tuple(stds or Setting.stds), numbers("--m", m), draws, seed)
-    with long_work(console, "measuring") as listen:
+    with alone(console) as watch, long_work(console, "measuring") as listen:
         points = approximate(setting, kernels or SERIES, listen=listen)
     content = panels(points)
     size = f"head width {head_dim}, {tokens} tokens"
@@ -72,7 +73,8 @@ def approximation(
     if figure is not None:
         save(draw(content, f"Kernels against softmax attention\n{size}"), figure)
     if as_json:
-        typer.echo(json.dumps({**asdict(setting), "conclusion": conclude(points), "points": [asdict(point) for point in points]}))
+        found = [asdict(point) for point in points]
+        typer.echo(json.dumps({**asdict(setting), "conclusion": conclude(points), "points": found, "foreign_load": watch.json}))
 
 
 def _show(console: Console, panel: Panel, points: Sequence[Point]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from favorit.cli.approximation import approximation
+from favorit.cli.busy import busy
 from favorit.cli.crossover import crossover
 from favorit.cli.epoch import epoch
 from favorit.cli.peers import peers
@@ -16,3 +17,4 @@ app.command("epoch")(epoch)
 app.command("peers")(peers)
 app.command("crossover")(crossover)
 app.command("approximation")(approximation)
+app.command("busy")(busy)

@@ -40,10 +40,11 @@ def crossover(
     from favorit.bench.crossover import advice, crossings, grid_to, measure_points
     from favorit.bench.crossover_figure import draw, panels
     from favorit.bench.speed import write_csv
-    from favorit.cli.allocator import keep_large_buffers
     from favorit.cli.console import check_pictures, check_places, open_console
+    from favorit.cli.measuring import alone
     from favorit.cli.progress import long_work
     from favorit.errors import FavoritError
+    from favorit.process import keep_large_buffers
 
     if image % patch:
         raise FavoritError(f"--patch {patch} does not divide --image {image}: choose one that does")
@@ -59,7 +60,7 @@ def crossover(
     console = open_console(stderr=as_json)
     points: list[Point] = []
     sizes = dict(batch=batch, heads=heads, head_dim=head_dim, repeats=repeats)
-    with long_work(console, "measuring") as listen:
+    with alone(console) as watch, long_work(console, "measuring") as listen:
         for done, found in enumerate(measure_points(mixers or ["relu", "relu(m=64)", "favor(m=64)"], grid, **sizes, device=device), 1):
             points += found
             listen(sum(grid[:done]), sum(grid))
@@ -75,7 +76,7 @@ def crossover(
         save(draw(panels(points), title), figure)
     if as_json:
         found_json = {"crossings": [asdict(found) for found in crossings(points)], "points": [asdict(point) for point in points]}
-        typer.echo(json.dumps({"environment": machine, **sizes, "advice": sentence, **found_json}))
+        typer.echo(json.dumps({"environment": machine, **sizes, "advice": sentence, **found_json, "foreign_load": watch.json}))
 
 
 def _table(title: str, found: list[Crossing], grid: list[int]) -> Table:

@@ -27,19 +27,22 @@ def epoch(
     """
     from favorit import measure
     from favorit.bench.epoch import epoch_cost
-    from favorit.cli.allocator import keep_large_buffers
     from favorit.cli.compose import compose
     from favorit.cli.console import open_console, open_table
+    from favorit.cli.measuring import alone
+    from favorit.process import keep_large_buffers
 
     keep_large_buffers()
     usual = ["data.name=cifar10"] if data is None else []
     config = compose(None, preset, [*usual, *(settings or [])], data=data, epochs=None, seed=None)
-    cost = epoch_cost(config, data_dir, devices)
+    console = open_console(stderr=as_json)
+    with alone(console) as watch:
+        cost = epoch_cost(config, data_dir, devices)
     if cost is None:  # this is not the first of several processes
         return
     machine = measure.fingerprint()
     if as_json:
-        typer.echo(json.dumps({**asdict(cost), "environment": {**machine, "processes": devices}}))
+        typer.echo(json.dumps({**asdict(cost), "environment": {**machine, "processes": devices}, "foreign_load": watch.json}))
         return
     shared = f"{devices} processes on " if devices > 1 else ""
     table = open_table(
@@ -55,4 +58,4 @@ def epoch(
     table.add_row("share of that limit", f"{cost.gemm_share:.2f}")
     table.add_row("slowdown on numbers another thread wrote", f"{cost.handing_over:.1f}x")
     table.add_row("peak memory, MiB", f"{cost.peak_memory / 2**20:,.0f}")
-    open_console().print(table, markup=False)
+    console.print(table, markup=False)

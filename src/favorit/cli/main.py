@@ -12,6 +12,7 @@ from typer.exceptions import TyperException
 from favorit import __version__
 from favorit.cli import bench, compare, components, data, doctor, evaluate, predict, runs, show, study, train, tune
 from favorit.errors import FavoritError
+from favorit.process import spin_settings
 
 app = typer.Typer(
     name="favorit",
@@ -50,6 +51,7 @@ def _root(
 
 def main() -> None:
     """The entry point of the command."""
+    os.environ.update(spin_settings())  # before a verb imports torch
     try:
         status = app(standalone_mode=False)
         if status == 130:  # what typer makes of Ctrl-C

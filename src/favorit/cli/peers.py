@@ -50,9 +50,9 @@ def peers(
     from favorit.bench.comparison import Sizes
     from favorit.bench.peers import chosen, compare
     from favorit.bench.speed import write_csv
-    from favorit.cli.allocator import LARGEST
     from favorit.cli.columns import write_columns
     from favorit.cli.console import check_places, open_console
+    from favorit.cli.measuring import alone
     from favorit.cli.progress import long_work
     from favorit.data.datasets import DATASETS
     from favorit.data.sources import data_directory, present
@@ -71,9 +71,9 @@ def peers(
         ways.append("bf16")
     machine = measure.fingerprint()
     rows: list[Row] = []
-    with long_work(console, "comparing") as listen:
+    with alone(console) as watch, long_work(console, "comparing") as listen:
         total = len(keys) * len(ways)
-        for row in compare(keys, sizes, repeats=repeats, mmap_threshold=LARGEST, ways=ways):
+        for row in compare(keys, sizes, repeats=repeats, ways=ways):
             rows.append(row)
             listen(len(rows), total)
             if not console.is_terminal:
@@ -82,8 +82,8 @@ def peers(
     write_columns(TITLES, map(_cells, rows), right=TITLES[1:], optional=OPTIONAL, heading=heading, err=as_json)
     notes = [f"{row.case}, {_name(row)} / {row.peer}: {row.check}" for row in rows if row.ours_ms is None]
     notes += [
-        "ratio: the peer as it comes over ours as this command runs it (above 1 ours is faster); kept: large buffers kept on both sides; "
-        "plain: glibc as it comes on both sides",
+        "ratio: the peer with default settings over ours as this command runs it (above 1 ours is faster); kept: large buffers kept and "
+        "short spinning on both sides; plain: defaults of glibc and OpenMP on both sides",
         "handed over: how many times as long an operation takes on numbers that another thread wrote; far above 1 without a common cache",
     ]
     if any(row.ours_epoch for row in rows):
@@ -93,7 +93,8 @@ def peers(
     if out is not None:
         write_csv(rows, out)
     if as_json:
-        typer.echo(json.dumps({"environment": machine, "sizes": asdict(sizes), "rows": [asdict(row) for row in rows]}))
+        shown = [asdict(row) for row in rows]
+        typer.echo(json.dumps({"environment": machine, "sizes": asdict(sizes), "rows": shown, "foreign_load": watch.json}))
 
 
 def _name(row: Row) -> str:

@@ -50,12 +50,13 @@ def speed(
     from favorit.bench.imagenet import PUBLISHED, beside_published
     from favorit.bench.models import all_layouts, model_costs
     from favorit.bench.speed import Size, mixer_costs, scalings, write_csv
-    from favorit.cli.allocator import keep_large_buffers
     from favorit.cli.columns import write_columns
     from favorit.cli.console import check_places, open_console
+    from favorit.cli.measuring import alone
     from favorit.cli.settings import parse_settings
     from favorit.errors import FavoritError
     from favorit.model import preset
+    from favorit.process import keep_large_buffers
 
     if layouts not in (None, "all"):
         raise FavoritError(f"--layouts {layouts} is not valid: all, or leave it out")
@@ -65,22 +66,24 @@ def speed(
         raise FavoritError("--set and --layouts are for whole models: name one with --preset")
     check_places(out=out)
     keep_large_buffers()
+    console = open_console(stderr=as_json)
     beside: dict[str, tuple[published.Table, list[Beside]]] = {}
     if presets:
         changes = parse_settings(settings or [], ("model",))["model"]
         models = {name: preset(name).replace(**changes) for name in presets}
         measured = all_layouts(models) if layouts else models
-        costs = model_costs(measured, batch, repeats=repeats)
+        with alone(console) as watch:
+            costs = model_costs(measured, batch, repeats=repeats)
         for name in (name for name in presets if layouts and not settings and name in PUBLISHED):
             table = published.read(PUBLISHED[name])
             own = {key: config for key, config in measured.items() if key.startswith(f"{name} ")}
             beside[name] = table, beside_published(table, own, [cost for cost in costs if cost.name in own], batch)
     else:
         sizes = [Size(batch, heads, count, head_dim) for count in sorted(set(tokens or [65]))]
-        costs = mixer_costs(mixers or ["softmax", "relu(m=64)", "favor(m=64)"], sizes, repeats=repeats)
+        with alone(console) as watch:
+            costs = mixer_costs(mixers or ["softmax", "relu(m=64)", "favor(m=64)"], sizes, repeats=repeats)
     machine = measure.fingerprint()
     here = f"{machine['threads']} threads, {machine['processor']}"
-    console = open_console(stderr=as_json)
     heading = f"{here}; median of {repeats}, interleaved; ratio to the first"
     write_columns(TITLES, _rows(costs), right=TITLES[1:], optional=OPTIONAL, heading=heading, err=as_json)
     for found in scalings(costs):
@@ -98,7 +101,9 @@ def speed(
         write_csv(costs, out)
     if as_json:
         shown = {name: [asdict(row) for row in rows] for name, (_, rows) in beside.items()}
-        typer.echo(json.dumps({"environment": machine, "costs": [asdict(cost) for cost in costs], "beside_published": shown}))
+        measured_costs = [asdict(cost) for cost in costs]
+        report = {"environment": machine, "costs": measured_costs, "beside_published": shown, "foreign_load": watch.json}
+        typer.echo(json.dumps(report))
 
 
 def _rows(costs: list[Cost]) -> list[list[str]]:

@@ -14,8 +14,8 @@ def time_plan(plan: Plan, states: list[State], workers: int) -> dict[str, float]
     """Seconds that are left of each point that is not over, by name."""
     import torch
 
-    from favorit.cli.allocator import keep_large_buffers
     from favorit.cli.console import open_console
+    from favorit.process import keep_large_buffers
     from favorit.study.estimate import estimate, shape
 
     keep_large_buffers()

@@ -39,13 +39,13 @@ def train(
     Examples: [bold]favorit train --epochs 5[/bold],
     [bold]favorit train --data cifar10 --preset hybrid --set model.layout=performer_first --set "model.performer=relu(m=128)"[/bold]
     """
-    from favorit.cli.allocator import keep_large_buffers
     from favorit.cli.columns import write_columns
     from favorit.cli.compose import compose
     from favorit.cli.console import open_console
     from favorit.cli.listen import listener
     from favorit.cli.tables import OPTIONAL, result_rows, summary
     from favorit.errors import FavoritError
+    from favorit.process import keep_large_buffers
     from favorit.training import train as train_run
 
     keep_large_buffers()

@@ -52,9 +52,9 @@ def tune(
     [bold]favorit tune kernels-relu --trials 50 --pruner hyperband --workers 2[/bold],
     [bold]favorit tune my.yaml --config base.yaml --objective accuracy,latency --storage postgresql://me@host/tuning[/bold]
     """
-    from favorit.cli.allocator import keep_large_buffers
     from favorit.cli.compose import compose
     from favorit.cli.console import open_console
+    from favorit.process import keep_large_buffers
     from favorit.tuning import read_space
     from favorit.tuning import tune as search
     from favorit.tuning.figures import draw
@@ -79,7 +79,6 @@ def tune(
             workers=workers,
             data_dir=data_dir,
             accelerator=accelerator,
-            prepare=keep_large_buffers,
             listen=listen,
         )
     files = [out / f"{result.name}-best.yaml", out / f"{result.name}-tuning.png"]

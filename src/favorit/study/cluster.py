@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from favorit.errors import FavoritError, positive
+from favorit.process import worker_settings
 from favorit.study.join import joined, name_of, needs, slots
-from favorit.study.local import BUFFER, TRIES
+from favorit.study.local import TRIES
 from favorit.study.node import Failed, Order, Word, work
 from favorit.study.source import Source, said
 from favorit.study.tasks import Began, Broke, Ended, Task, TaskEvent, Trained
@@ -93,7 +94,7 @@ class _Driver:
             num_returns="streaming",
             max_retries=0,  # Ray would begin with what was known at the start: deaths are handled here
             scheduling_strategy="SPREAD",
-            runtime_env={"env_vars": {"MALLOC_MMAP_THRESHOLD_": BUFFER, "MALLOC_TRIM_THRESHOLD_": BUFFER}},
+            runtime_env={"env_vars": worker_settings()},
         )(work)
         self.fresh, self.held = deque(tasks), list[Task]()
         self.running: dict[Any, _Claim] = {}

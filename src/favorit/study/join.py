@@ -5,7 +5,6 @@ Ray itself waits for minutes, or for ever, for an address where nothing answers:
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from secrets import token_hex
 from typing import Any
 
 from favorit.errors import FavoritError
+from favorit.process import environment
 
 CONNECT = 3.0  # seconds that a machine has to answer in
 ANSWER = 30.0  # seconds that a cluster has
@@ -32,7 +32,7 @@ _TRIAL = "import sys, ray; ray.init(address=sys.argv[1], log_to_driver=False, lo
 def joined(address: str) -> Iterator[Any]:
     """Ray, connected to the cluster at `address` (HOST:PORT, `auto`, or `local`); a connection that was there before is used and stays."""
     private = {**PRIVATE, "RAY_AUTH_TOKEN": token_hex(32)} if address == "local" else {}
-    with _environment({**QUIET, **private}):
+    with environment({**QUIET, **private}):
         ray = _package()
         if ray.is_initialized():
             yield ray
@@ -120,17 +120,3 @@ def _unreachable(address: str, reason: str) -> FavoritError:
     return FavoritError(
         f"the Ray cluster {address} cannot be joined ({reason}): start it with `ray start`, run this on one of its machines, or use local"
     )
-
-
-@contextmanager
-def _environment(values: dict[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value

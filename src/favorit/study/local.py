@@ -16,6 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 
 from favorit.errors import positive
+from favorit.process import worker_settings
 from favorit.study.source import Source
 from favorit.study.tasks import Broke, Ended, Task, TaskEvent, Trained
 from favorit.study.worker import Held, Order
@@ -24,7 +25,6 @@ from favorit.training.folder import RunFolder
 TRIES = 3
 PAUSE = 0.5  # seconds between two looks at what no worker tells
 LEAVE = 5.0  # seconds that a worker has to be gone in
-BUFFER = str(1 << 30)
 
 
 def local(
@@ -73,11 +73,9 @@ class _Worker:
         self.last_words = TemporaryFile()  # noqa: SIM115  # it lives as long as the worker
         environment = {
             **os.environ,
+            **worker_settings(),
             "OMP_NUM_THREADS": str(order.threads),
             "PYTHONSAFEPATH": "1",  # no module is taken from the folder that the user happens to be in
-            # glibc would give large buffers back and fault their pages in again at every step.
-            "MALLOC_MMAP_THRESHOLD_": BUFFER,
-            "MALLOC_TRIM_THRESHOLD_": BUFFER,
         }
         with theirs:
             # A program of its own and no fork of this one: a user's script need not guard its main part.

@@ -14,13 +14,15 @@ from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 from favorit import __version__
+from favorit.config import RunConfig
 from favorit.errors import FavoritError
+from favorit.quiet import training
 from favorit.study.join import find, room
 from favorit.study.source import Source, said
 from favorit.study.tasks import Task
 from favorit.study.travel import Contents, lay_down, pack
 from favorit.study.worker import DATA_SETS, forget
-from favorit.training.events import Begin, Checkpoint, End, Epoch, Event
+from favorit.training.events import Begin, Checkpoint, End, Epoch, Event, Step
 from favorit.training.folder import RunFolder
 
 Item = TypeVar("Item")
@@ -95,16 +97,23 @@ def _train(task: Task, place: str, order: Order, workers: int, hand: Callable[[E
     forget()
     if order.source is not None:
         order.source.load()
-    train(
-        task.config,
-        out=place,
-        data_dir=order.data_dir,
-        accelerator=order.accelerator,
-        checkpoint_seconds=order.checkpoint_seconds,
-        workers=workers,
-        read=_reader(),
-        listen=lambda event, _: hand(event),
-    )
+    with training() as pause:
+
+        def listen(event: Event, config: RunConfig) -> None:
+            if isinstance(event, Step):
+                pause()
+            hand(event)
+
+        train(
+            task.config,
+            out=place,
+            data_dir=order.data_dir,
+            accelerator=order.accelerator,
+            checkpoint_seconds=order.checkpoint_seconds,
+            workers=workers,
+            read=_reader(),
+            listen=listen,
+        )
 
 
 @cache

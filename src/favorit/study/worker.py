@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import SimpleQueue
@@ -24,9 +24,10 @@ from typing import Any
 
 from favorit.config import RunConfig
 from favorit.errors import FavoritError
+from favorit.quiet import training
 from favorit.study.source import Source, said
 from favorit.study.tasks import Began, Broke, Ended, Task, TaskEvent, Trained
-from favorit.training.events import Begin, Checkpoint, Epoch, Event
+from favorit.training.events import Begin, Checkpoint, Epoch, Event, Step
 from favorit.training.folder import HeldError
 
 DATA_SETS = 2
@@ -92,9 +93,11 @@ def _attempt(task: Task, order: Order, read: Any, tell: Callable[[TaskEvent], No
 
     began = False
 
-    def listen(event: Event, config: RunConfig) -> None:
+    def listen(event: Event, config: RunConfig, pause: Callable[[], None]) -> None:
         nonlocal began
-        if isinstance(event, Begin):
+        if isinstance(event, Step):
+            pause()
+        elif isinstance(event, Begin):
             began = True
             if Path(event.path).name != task.id:
                 raise FavoritError(f"{config.data.name} has changed since the study was planned: start the same command again")
@@ -108,16 +111,17 @@ def _attempt(task: Task, order: Order, read: Any, tell: Callable[[TaskEvent], No
     try:
         if order.source is not None:
             order.source.load()
-        run = train(
-            task.config,
-            out=order.out,
-            data_dir=order.data_dir,
-            accelerator=order.accelerator,
-            checkpoint_seconds=order.checkpoint_seconds,
-            workers=order.workers,
-            read=read,
-            listen=listen,
-        )
+        with training() as pause:
+            run = train(
+                task.config,
+                out=order.out,
+                data_dir=order.data_dir,
+                accelerator=order.accelerator,
+                checkpoint_seconds=order.checkpoint_seconds,
+                workers=order.workers,
+                read=read,
+                listen=partial(listen, pause=pause),
+            )
         return Ended(task, run.result, elsewhere=not began)
     except HeldError:
         return Held(task)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import fcntl
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
 
 @contextmanager
-def hold(path: Path, *, shared: bool = False) -> Iterator[IO[str]]:
+def hold(path: Path) -> Iterator[IO[str]]:
     """Waits for the lock and holds it."""
     with open(path, "a+") as file:
-        fcntl.flock(file, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+        fcntl.flock(file, fcntl.LOCK_EX)
         yield file
 
 
@@ -25,36 +25,3 @@ def is_held(path: Path) -> bool:
         except BlockingIOError:
             return True
     return False
-
-
-class Quiet:
-    """Who measures is alone: nobody in the same folder trains or measures meanwhile.
-
-    Whoever trains holds `room` in common; whoever measures closes `gate`, at which all who train stop between two steps, and then has the
-    room for itself. So a trial is measured as soon as it is trained, and the sampler can go by it; at the end of a study it could not.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._gate, self._room = folder / "gate", folder / "room"
-
-    @contextmanager
-    def training(self) -> Iterator[Callable[[], None]]:
-        """Yields what is to be called between two steps: it lets a measurement pass."""
-        with open(self._room, "a+") as mine:
-            self._enter(mine)
-
-            def breathe() -> None:
-                if is_held(self._gate):
-                    fcntl.flock(mine, fcntl.LOCK_UN)
-                    self._enter(mine)
-
-            yield breathe
-
-    def _enter(self, mine: IO[str]) -> None:
-        with hold(self._gate, shared=True):
-            fcntl.flock(mine, fcntl.LOCK_SH)
-
-    @contextmanager
-    def measuring(self) -> Iterator[None]:
-        with hold(self._gate), hold(self._room):
-            yield

@@ -15,11 +15,11 @@ from optuna.trial import FrozenTrial, TrialState
 from favorit import measure
 from favorit.config import RunConfig
 from favorit.data import DataSet
+from favorit.quiet import measuring, training
 from favorit.training import Begin, Epoch, Event, Run, Step, load, train
 from favorit.training.folder import HeldError, RunFolder
 from favorit.training.run import resolve, run_id
 from favorit.tuning.events import Trained, TuneEvent
-from favorit.tuning.locks import Quiet
 from favorit.tuning.plan import Plan
 
 BATCH = 64
@@ -68,9 +68,8 @@ class Attempt:
                 time.sleep(PAUSE)
 
     def _train(self, config: RunConfig, folder: RunFolder) -> Outcome:
-        quiet = Quiet(self.plan.places)
         beaten = said = time.monotonic()
-        with quiet.training() as breathe:
+        with training() as pause:
 
             def hear(event: Event, config: RunConfig) -> bool | None:
                 nonlocal beaten, said
@@ -82,7 +81,7 @@ class Attempt:
                     self._report([{"epoch": event.epoch, "validation_accuracy": event.validation_accuracy}])
                     return event.epoch + 1 < config.train.epochs and self._is_given_up()
                 elif isinstance(event, Step):
-                    breathe()
+                    pause()
                     if now - said >= SAID:
                         said = now
                         self.say(Trained(self.trial.number, (event.epoch + event.step / event.steps) / config.train.epochs))
@@ -148,10 +147,10 @@ def _accuracy(attempt: Attempt, run: Run) -> float:
 
 
 def _latency(attempt: Attempt, run: Run) -> float:
-    """Milliseconds from one image to its class, on all threads, while nobody else in the folder trains or measures."""
+    """Milliseconds from one image to its class, on all threads, while no study, search or benchmark of this machine computes."""
     loaded = load(run)
     images = torch.randint(256, (BATCH, loaded.channels, *loaded.image_size), dtype=torch.uint8)
-    with Quiet(attempt.plan.places).measuring():
+    with measuring():
         threads = torch.get_num_threads()
         torch.set_num_threads(attempt.plan.threads)
         try:

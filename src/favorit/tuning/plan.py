@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from favorit.tuning.space import Space
 class Plan:
     """A study: what is searched and how, where it is kept, and how many trials it has in all.
 
-    `threads` are those of all workers together; `prepare` is called first in each process.
+    `threads` are those of all workers together.
     """
 
     space: Space
@@ -32,7 +31,6 @@ class Plan:
     workers: int
     threads: int
     repeats: int
-    prepare: Callable[[], Any] | None
 
     @property
     def places(self) -> Path:

@@ -20,6 +20,7 @@ from optuna.storages import BaseStorage
 from favorit.config import RunConfig
 from favorit.data import load_dataset
 from favorit.errors import FavoritError, positive, unknown
+from favorit.process import environment, worker_settings
 from favorit.tuning.events import Planned, TuneEvent
 from favorit.tuning.objective import OBJECTIVES, identify_run
 from favorit.tuning.plan import Plan
@@ -49,7 +50,6 @@ def tune(
     data_dir: str | Path | None = None,
     accelerator: str = "auto",
     repeats: int = 21,
-    prepare: Callable[[], Any] | None = None,
     listen: Listen | None = None,
 ) -> TuneResult:
     """Searches a space (its name, a YAML file, or fields with their distributions) for the best configuration.
@@ -74,7 +74,6 @@ def tune(
         accelerator=accelerator,
         workers=workers,
         repeats=repeats,
-        prepare=prepare,
     )
     plan.places.mkdir(parents=True, exist_ok=True)
     with _quiet_optuna(), opened(plan.storage, plan.out) as kept:
@@ -153,7 +152,8 @@ def _work_in_processes(plan: Plan, listen: Listen) -> list[str]:
         for _ in range(plan.workers):
             ours, theirs = context.Pipe(duplex=False)
             process = context.Process(target=work_in_process, args=(plan, theirs), daemon=True)
-            process.start()
+            with environment(worker_settings()):
+                process.start()
             theirs.close()  # so that the end of the process is the end of what it says
             processes.append(process)
             connections.append(ours)

@@ -138,8 +138,6 @@ def work_in_process(plan: Plan, connection: Any) -> None:
     """`work` as the main function of a process: what it says goes through the connection, and a mistake is its last word."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the process that started this one decides
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    if plan.prepare is not None:
-        plan.prepare()
     torch.set_num_threads(max(1, plan.threads // plan.workers))
     try:
         with opened(plan.storage, plan.out) as storage:

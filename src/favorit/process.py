@@ -1,0 +1,78 @@
+"""Settings of a process that computes: how its C library keeps buffers, and how long its OpenMP threads spin.
+
+The command line and all its worker processes use both settings. `import favorit` changes nothing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from favorit.errors import FavoritError
+
+# glibc returns larger buffers to the system, and then faults their pages in again at every step.
+LARGEST = 1 << 30
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+# glibc reads these when a program starts. Other C libraries ignore them.
+ALLOCATOR = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
+# A thread that waits for others first spins, then sleeps. Next to a busy process, long spinning keeps the core from the thread that it
+# waits for; without spinning, every operation pays for waking threads up. LOG.md, 2026-11-18, has the measurements.
+SPIN_COUNT = "1500"
+# libgomp, which torch's Linux packages bring, reads these when it is loaded. If a user sets one of them, that choice holds.
+SPINNING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+
+
+def keep_large_buffers() -> bool:
+    """True if glibc now keeps buffers of up to 1 GiB for this process; False with another C library."""
+    if not sys.platform.startswith("linux"):
+        return False
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        return False
+    return bool(mallopt(M_MMAP_THRESHOLD, LARGEST)) and bool(mallopt(M_TRIM_THRESHOLD, LARGEST))
+
+
+def share_cores() -> None:
+    """Shortens the spinning of OpenMP threads in this process and its children: a busy machine then slows training much less.
+
+    Call it before torch is imported: torch reads the setting only then. If the environment has GOMP_SPINCOUNT or OMP_WAIT_POLICY, nothing
+    changes.
+    """
+    chosen = spin_settings()
+    if "torch" in sys.modules and not chosen.items() <= os.environ.items():
+        raise FavoritError("share_cores() has no effect after torch is imported: call it first, or set GOMP_SPINCOUNT=" + SPIN_COUNT)
+    os.environ.update(chosen)
+
+
+def spin_settings() -> dict[str, str]:
+    """Environment variables for spinning: the user's choice if there is one, else favorit's."""
+    return {name: os.environ[name] for name in SPINNING if name in os.environ} or {SPINNING[0]: SPIN_COUNT}
+
+
+def worker_settings() -> dict[str, str]:
+    """Environment variables of a worker process: large buffers kept, and `spin_settings`."""
+    return {**dict.fromkeys(ALLOCATOR, str(LARGEST)), **spin_settings()}
+
+
+def as_shipped() -> dict[str, str]:
+    """This process's environment without favorit's settings; a user's choice of spinning stays."""
+    ours = (SPINNING[0], SPIN_COUNT)
+    return {name: value for name, value in os.environ.items() if name not in ALLOCATOR and (name, value) != ours}
+
+
+@contextmanager
+def environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Sets environment variables for the processes started inside, and restores the previous values after."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

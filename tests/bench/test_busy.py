@@ -1,0 +1,124 @@
+"""`favorit bench busy`, and what all benchmarks share: locks, and a note about foreign load."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from favorit.bench.busy import DEFAULT, ONE, OURS, busy_process, compare, settings, verdict
+from favorit.bench.spread import spread
+from favorit.cli import measuring as command
+from favorit.cli.console import open_console
+from favorit.cli.main import main
+from favorit.foreign_load import ForeignLoad, Watch
+from favorit.process import ALLOCATOR, SPIN_COUNT, SPINNING
+from favorit.quiet import measuring
+from training_helpers import PATIENCE, finish, start
+
+TINY = [part for field in ("dim=8", "depth=1", "heads=2", "mlp_dim=8") for part in ("--set", f"model.{field}")]
+
+
+def test_command_prints_times_ratios_and_a_verdict(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["favorit", "bench", "busy", *TINY, "--batch", "2", "--steps", "1", "--repeats", "1", "--json"]
+    monkeypatch.setattr(sys, "argv", arguments)
+    with pytest.raises(SystemExit) as end:
+        main()
+    printed = capsys.readouterr()
+    assert not end.value.code, printed.err
+    report = json.loads(printed.out)
+    assert [row["name"] for row in report["settings"]] == [ONE, OURS, DEFAULT]
+    one, ours, default = report["settings"]
+    assert ours["to_default"] == pytest.approx(ours["quiet"]["median"] / default["quiet"]["median"])
+    assert ours["to_one_thread"] == pytest.approx(ours["busy"]["median"] / one["busy"]["median"])
+    assert report["targets"] == {"quiet": 1.03, "busy": 1.6}
+    assert "foreign_load" in report
+    assert f"{ours['to_one_thread']:.2f}x of one thread (target at most 1.6" in printed.err
+
+
+def test_verdict_says_which_target_is_missed() -> None:
+    quiet = {ONE: spread([100.0]), OURS: spread([62.0]), DEFAULT: spread([60.0])}
+    busy = {ONE: spread([100.0]), OURS: spread([150.0]), DEFAULT: spread([400.0])}
+    assert verdict(compare(quiet, busy)) == (
+        "favorit: quiet 1.03x of default spinning (target at most 1.03: missed), "
+        "next to a busy process 1.50x of one thread (target at most 1.6: met)"
+    )
+
+
+def test_contenders_differ_in_threads_and_spinning_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (*SPINNING, *ALLOCATOR):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    one, ours, default = (set(found.items()) for found in (settings()[name] for name in (ONE, OURS, DEFAULT)))
+    assert one ^ ours == {("OMP_NUM_THREADS", "1"), ("OMP_NUM_THREADS", "2")}
+    assert ours ^ default == {("GOMP_SPINCOUNT", SPIN_COUNT)}
+
+
+def is_alive(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_busy_process_ends_with_its_block() -> None:
+    with pytest.raises(KeyboardInterrupt), busy_process() as process:
+        raise KeyboardInterrupt
+    assert process.returncode == -signal.SIGKILL
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="processes are looked up in /proc")
+def test_busy_process_ends_when_its_parent_is_killed() -> None:
+    code = "import time\nfrom favorit.bench.busy import busy_process\nwith busy_process() as p:\n print(p.pid, flush=True)\n time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        number = int(parent.stdout.readline())
+        assert is_alive(number)
+        os.kill(parent.pid, signal.SIGKILL)
+    deadline = time.monotonic() + PATIENCE
+    while is_alive(number):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_benchmark_command_waits_for_another_one_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAVORIT_LOCKS", str(tmp_path))
+    sizes = ("--head-dim", "4", "--tokens", "4", "--std", "1", "--draws", "1", "--m", "4", "--kernel", "favor")
+    with measuring():
+        process = start("-m", "favorit", "bench", "approximation", *sizes)
+        assert process.stderr is not None
+        assert process.stderr.readline() == "waiting for another benchmark of this machine to end\n"
+        assert process.poll() is None
+    status, out, errors = finish(process)
+    assert status == 0, errors
+    assert "favor" in out
+
+
+@pytest.mark.parametrize("load", [ForeignLoad(0.9, 0.0, 2), ForeignLoad(0.05, 0.0, 2), None], ids=["busy", "quiet", "unknown"])
+def test_benchmark_next_to_foreign_load_says_so(
+    load: ForeignLoad | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @contextmanager
+    def watching() -> Iterator[Watch]:
+        yield Watch(load)
+
+    monkeypatch.setattr("favorit.foreign_load.watching", watching)
+    with command.alone(open_console()) as watch:
+        pass
+    note = "note: other processes used 0.9 of 2 cores while this was measured: times are too long\n"
+    assert capsys.readouterr().out == (note if load is not None and load.processes > 0.1 else "")
+    assert watch.load == load
+
+
+def test_second_process_of_a_benchmark_takes_no_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    with measuring(), command.alone(open_console()) as watch:
+        assert watch.json is None

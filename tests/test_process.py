@@ -1,0 +1,201 @@
+"""Settings of processes: large buffers are reused, and OpenMP threads spin as long as favorit, or the user, says."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from favorit import process
+from favorit.process import ALLOCATOR, SPIN_COUNT, SPINNING, as_shipped, environment, spin_settings, worker_settings
+from favorit.study import cluster, local
+from favorit.study.worker import Order
+from favorit.tuning import search
+
+SCRIPT = """
+import ctypes, resource
+from favorit.process import keep_large_buffers
+kept = keep_large_buffers() if {wanted} else None
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+libc.free.argtypes, libc.memset.argtypes = [ctypes.c_void_p], [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
+def touch():
+    buffer = libc.malloc(1 << 26)
+    libc.memset(buffer, 1, 1 << 26)
+    libc.free(buffer)
+touch()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(5):
+    touch()
+print(kept, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+# What the environment says at the moment torch is first imported, which is then not done.
+AT_IMPORT = """
+import os, sys
+class Spy:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch":
+            print({key: os.environ.get(key) for key in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}, flush=True)
+            os._exit(0)
+sys.meta_path.insert(0, Spy())
+"""
+COMMAND = AT_IMPORT + "sys.argv = ['favorit', 'show', 'hybrid']\nfrom favorit.cli import main\nmain()\n"
+PYTHON = AT_IMPORT + "import favorit\nfavorit.share_cores()\nimport torch\n"
+
+CHOICES: list[tuple[dict[str, str], dict[str, str]]] = [
+    ({}, {"GOMP_SPINCOUNT": SPIN_COUNT}),
+    ({"GOMP_SPINCOUNT": "7"}, {"GOMP_SPINCOUNT": "7"}),
+    ({"OMP_WAIT_POLICY": "passive"}, {"OMP_WAIT_POLICY": "passive"}),
+]
+choices = pytest.mark.parametrize(("chosen", "expected"), CHOICES, ids=["unset", "count", "policy"])
+
+
+@pytest.fixture
+def clean(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """An environment without any of the settings."""
+    for name in (*SPINNING, *ALLOCATOR):
+        monkeypatch.delenv(name, raising=False)
+    return monkeypatch
+
+
+def set_all(patch: pytest.MonkeyPatch, values: dict[str, str]) -> None:
+    for name, value in values.items():
+        patch.setenv(name, value)
+
+
+def spinning(values: Any) -> dict[str, str]:
+    return {name: values[name] for name in SPINNING if name in values}
+
+
+def python(code: str, **variables: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ, **variables})
+    return done.stdout + done.stderr
+
+
+def faults(wanted: bool) -> tuple[str, int]:
+    kept, count = python(SCRIPT.format(wanted=wanted)).split()
+    return kept, int(count)
+
+
+def test_pages_of_large_buffers_are_not_faulted_in_again(clean: pytest.MonkeyPatch) -> None:
+    kept, with_it = faults(True)
+    _, without = faults(False)
+    if kept == "True":  # glibc
+        assert with_it < 100 < without
+    else:
+        assert with_it == without
+
+
+@choices
+@pytest.mark.parametrize("code", [COMMAND, PYTHON], ids=["command", "share_cores"])
+def test_spinning_is_set_before_torch_is_imported(
+    code: str, chosen: dict[str, str], expected: dict[str, str], clean: pytest.MonkeyPatch
+) -> None:
+    set_all(clean, chosen)
+    assert python(code).strip() == str({name: expected.get(name) for name in SPINNING})
+
+
+def test_torch_reads_the_spin_count_of_share_cores(clean: pytest.MonkeyPatch) -> None:
+    said = python("import favorit\nfavorit.share_cores()\nimport torch", OMP_DISPLAY_ENV="VERBOSE")
+    found = re.findall(r"GOMP_SPINCOUNT = '(\w+)'", said)
+    assert set(found) <= {SPIN_COUNT}
+    if sys.platform.startswith("linux"):
+        assert found
+
+
+def test_share_cores_after_torch_is_an_error_unless_it_is_set_already(clean: pytest.MonkeyPatch) -> None:
+    import torch  # noqa: F401
+
+    import favorit
+
+    with pytest.raises(favorit.FavoritError, match=r"no effect after torch is imported: call it first, or set GOMP_SPINCOUNT=\d+$"):
+        favorit.share_cores()
+    assert spinning(os.environ) == {}
+    clean.setenv("OMP_WAIT_POLICY", "passive")
+    favorit.share_cores()
+    assert spinning(os.environ) == {"OMP_WAIT_POLICY": "passive"}
+
+
+def test_import_favorit_changes_no_setting(clean: pytest.MonkeyPatch) -> None:
+    assert python("import favorit, os\nfavorit.ModelConfig()\nprint('GOMP_SPINCOUNT' in os.environ)").strip() == "False"
+
+
+@choices
+def test_study_worker_has_the_settings(chosen: dict[str, str], expected: dict[str, str], clean: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    set_all(clean, chosen)
+    started: list[dict[str, str]] = []
+
+    class Recorded:
+        def __init__(self, command: list[str], env: dict[str, str], **others: Any) -> None:
+            started.append(env)
+
+        def wait(self, timeout: float | None = None) -> int:
+            return 0
+
+        def kill(self) -> None:
+            pass
+
+    clean.setattr(local.subprocess, "Popen", Recorded)
+    local._Worker(Order("worker 1", str(tmp_path), None, "cpu", 60.0, workers=1, threads=3, deadline=0.0)).leave()
+    (found,) = started
+    assert spinning(found) == expected
+    assert {found[name] for name in ALLOCATOR} == {str(process.LARGEST)}
+    assert found["OMP_NUM_THREADS"] == "3"
+
+
+@choices
+def test_tuning_worker_has_the_settings(chosen: dict[str, str], expected: dict[str, str], clean: pytest.MonkeyPatch) -> None:
+    set_all(clean, chosen)
+    started: list[dict[str, str]] = []
+    end = SimpleNamespace(close=lambda: None)
+    worker = SimpleNamespace(start=lambda: started.append(dict(os.environ)), join=lambda: None, exitcode=0)
+    context = SimpleNamespace(Pipe=lambda duplex: (end, end), Process=lambda **_: worker)
+    clean.setattr(search.multiprocessing, "get_context", lambda method: context)
+    clean.setattr(search, "_words", lambda connections: [])
+    before = dict(os.environ)
+    assert search._work_in_processes(SimpleNamespace(workers=2), lambda event: None) == []  # type: ignore[arg-type]
+    assert [spinning(found) for found in started] == [expected] * 2
+    assert {found[name] for found in started for name in ALLOCATOR} == {str(process.LARGEST)}
+    assert dict(os.environ) == before
+
+
+@choices
+def test_ray_worker_has_the_settings(chosen: dict[str, str], expected: dict[str, str], clean: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    set_all(clean, chosen)
+    asked: list[dict[str, Any]] = []
+    ray = SimpleNamespace(remote=lambda **options: asked.append(options) or (lambda function: function))
+    cluster._Driver(ray, [], tmp_path, SimpleNamespace(wanted={"CPU": 1}), 0.0)  # type: ignore[arg-type]
+    variables = asked[0]["runtime_env"]["env_vars"]
+    assert spinning(variables) == expected
+    assert {variables[name] for name in ALLOCATOR} == {str(process.LARGEST)}
+
+
+@choices
+def test_as_shipped_drops_our_settings_and_keeps_the_users(
+    chosen: dict[str, str], expected: dict[str, str], clean: pytest.MonkeyPatch
+) -> None:
+    set_all(clean, chosen)
+    assert spin_settings() == expected
+    set_all(clean, {**worker_settings(), "OTHER": "kept"})  # as a command and its workers have it
+    found = as_shipped()
+    assert spinning(found) == chosen
+    assert not found.keys() & set(ALLOCATOR)
+    assert found["OTHER"] == "kept"
+
+
+def test_environment_is_restored_after_an_error(clean: pytest.MonkeyPatch) -> None:
+    clean.setenv("FIRST", "before")
+    inside = {"FIRST": "inside", "SECOND": "inside"}
+    with environment(inside):
+        assert os.environ.items() >= inside.items()
+    with pytest.raises(KeyError), environment(inside):
+        raise KeyError
+    assert os.environ["FIRST"] == "before"
+    assert "SECOND" not in os.environ
