@@ -46,8 +46,9 @@ def encode(predictions: Predictions) -> dict[str, bytes]:
     """The content of ARRAYS by name."""
     predicted = predictions.predicted
     most = int(predicted.max(initial=0))
+    paired = most < 16 and len(predicted) > 1  # the length says which: one image takes a byte either way
     arrays = (
-        _pairs(predicted) if most < 16 else predicted.astype(np.min_scalar_type(most)),
+        _pairs(predicted) if paired else predicted.astype(np.min_scalar_type(most)),
         _pairs(np.rint(predictions.confidence * STEPS)),
         np.packbits(predictions.correct),
         np.asarray(len(predicted)),
