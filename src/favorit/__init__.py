@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from favorit.model import ViT as ViT
     from favorit.model import create_model as create_model
     from favorit.process import share_cores as share_cores
+    from favorit.study.packing import pack as pack
     from favorit.training import Run as Run
     from favorit.training import load as load
     from favorit.training import train as train
@@ -40,6 +41,7 @@ _HOMES = {
     "create_model": "favorit.model",
     "list_components": "favorit.catalog",
     "load": "favorit.training",
+    "pack": "favorit.study.packing",
     "runs": "favorit.training.records",
     "share_cores": "favorit.process",
     "train": "favorit.training",

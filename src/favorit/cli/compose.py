@@ -10,6 +10,8 @@ from favorit.config import SECTIONS, RunConfig
 from favorit.errors import FavoritError
 from favorit.model.presets import PRESETS, preset
 from favorit.spec import literal
+from favorit.training.find import open_run
+from favorit.training.packed import SUFFIX
 
 # What the data decide, whatever a model's configuration says.
 BY_DATA = {"image_size", "channels", "classes"}
@@ -58,12 +60,12 @@ def _read(file: Path) -> dict[str, Any]:
     import yaml
 
     try:
-        values = yaml.safe_load(file.read_text())
+        values = open_run(file).config() if file.is_dir() or file.suffix == SUFFIX else yaml.safe_load(file.read_text())
     except OSError as error:
         raise FavoritError(f"--config {file}: {error.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise FavoritError(f"--config {file} is not YAML: {' '.join(str(error).split())}") from None
-    if isinstance(values, dict) and "schema" in values:  # the config.json of a run
+    if isinstance(values, dict) and "schema" in values:  # a run, or its config.json
         values = values.get("config")
     if not isinstance(values, dict) or not all(isinstance(values.get(section) or {}, dict) for section in SECTIONS):
         raise FavoritError(f"--config {file}: it must hold the sections {', '.join(SECTIONS)}, each with key: value, and seed")

@@ -1,4 +1,4 @@
-"""`favorit runs`: what is there."""
+"""`favorit runs`: what is there, and `favorit runs pack`: the same in small files."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 # What is shown of a run: its column, the title, and how a value is written.
 COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
@@ -28,7 +29,24 @@ COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
 OPTIONAL = ("position", "parameters", "s/epoch", "seed", "data")
 
 
-def runs(
+class _ListByDefault(TyperGroup):
+    """A group whose first argument may be that of `list`: `favorit runs FOLDER` lists the runs of a folder."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        own = args[:1] in (["--help"], *([name] for name in self.commands))
+        return super().parse_args(ctx, args if own else ["list", *args])
+
+
+app = typer.Typer(cls=_ListByDefault, rich_markup_mode="rich")
+
+
+@app.callback()
+def _runs() -> None:
+    """List the runs of a folder ([bold]favorit runs FOLDER[/bold] is short for [bold]runs list FOLDER[/bold]), or pack them."""
+
+
+@app.command("list")
+def list_(
     folder: Annotated[Path, typer.Argument(help="Where runs are kept.")] = Path("runs"),
     as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each run, with every field.")] = False,
 ) -> None:
@@ -61,3 +79,30 @@ def runs(
 
 def _written(value: Any, write: Callable[[Any], str]) -> str:
     return "" if value is None else write(value)
+
+
+@app.command("pack")
+def pack(
+    folder: Annotated[Path, typer.Argument(help="Where runs are kept.")] = Path("runs"),
+    *,
+    to: Annotated[Path, typer.Option(help="Where packed runs go: a folder, which may be the same.", metavar="FOLDER")],
+) -> None:
+    """Pack every complete or failed run into one file: configuration, epochs, result, predicted classes and confidence; no weights.
+
+    Packed runs are read like any other and count as done. Exit status 1 where one is damaged.
+
+    Example: [bold]favorit runs pack runs --to results/runs[/bold]
+    """
+    from collections import Counter
+
+    from favorit.study.packing import pack_all
+
+    counts: Counter[str] = Counter()
+    for each in pack_all(folder, to):
+        counts[each.outcome] += 1
+        if each.outcome != "present":
+            typer.echo(f"{each.outcome}: {each.note}")
+    told = f"{counts['packed']} packed, {counts['present']} packed before, {counts['unfinished']} unfinished, {counts['broken']} broken"
+    typer.echo(f"{told}: {folder} to {to}")
+    if counts["broken"]:
+        raise typer.Exit(1)

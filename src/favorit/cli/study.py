@@ -23,7 +23,11 @@ class Asked:
     """Which study, changed how, and where: what plan, run and status are told alike."""
 
     name: Annotated[str, typer.Argument(help="A study of 'favorit study list', or a Python file with STUDY = ...", metavar="NAME")]
-    out: Annotated[Path, typer.Option(help="Where runs are kept.")] = Path("runs")
+    out: Annotated[Path, typer.Option("--out", "--runs", help="Where runs are kept, in folders or packed.")] = Path("runs")
+    pack: Annotated[
+        Path | None,
+        typer.Option(help="Pack each finished run into this folder; runs that are packed there count as done.", metavar="FOLDER"),
+    ] = None
     epochs: Annotated[
         int | None, typer.Option(min=1, help="Train that many epochs instead (warm-up in proportion): these are other runs.")
     ] = None
@@ -84,7 +88,7 @@ def plan(
     from favorit.study.runner import states
 
     planned = make_plan(load_study(asked.name), asked.options(), data_dir=asked.data_dir)
-    stand = states(planned, asked.out)
+    stand = states(planned, asked.out, asked.pack)
     plan_table(planned, stand, time_plan(planned, stand, workers) if estimated else {}, workers)
 
 
@@ -103,11 +107,12 @@ def run(
     ] = None,
     accelerator: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
 ) -> None:
-    """Run what is missing of a study; the same command goes on where it was interrupted, and repeats nothing that is finished.
+    """Run what is missing of a study. Rerun the same command to resume; finished runs, packed or not, are skipped.
 
     Examples: [bold]favorit study run quickstart[/bold],
     [bold]favorit study run hybrids --only data=mnist --epochs 5 --seeds 0,1,2 --workers 2[/bold],
-    [bold]favorit study run hybrids --ray auto --cpus 4[/bold]
+    [bold]favorit study run hybrids --ray auto --cpus 4[/bold],
+    [bold]favorit study run hybrids --pack results/runs[/bold]
     """
     from favorit.cli.console import open_console
     from favorit.cli.follow import follower
@@ -120,12 +125,14 @@ def run(
     study = load_study(asked.name)
     console = open_console()
     console.print(study.question, soft_wrap=True, markup=False)
-    report = begin(make_plan(study, asked.options(), data_dir=asked.data_dir, fetch=True), asked.out)
+    report = begin(make_plan(study, asked.options(), data_dir=asked.data_dir, fetch=True), asked.out, asked.pack)
     console.print(f"{len(report.plan.tasks)} points: {len(report.results)} done, {len(report.missing)} to do", soft_wrap=True, markup=False)
     with follower(console, report) as show:
         for event in events(report, backend, hours=hours, data_dir=asked.data_dir, accelerator=accelerator):
             show(event)
     summary(report)
+    for name, reason in report.unpacked.items():
+        typer.echo(f"not packed: {name}: {reason}")
     if report.errors:
         raise typer.Exit(1)
 
@@ -135,9 +142,10 @@ def run(
 def status(asked: Asked) -> None:
     """Say how every point of a study stands; give the options that it was run with.
 
-    Example: [bold]favorit study status hybrids --only data=mnist[/bold]
+    Examples: [bold]favorit study status hybrids --only data=mnist[/bold],
+    [bold]favorit study status hybrids --runs results/runs[/bold]
     """
     from favorit.cli.study_tables import status_table
     from favorit.study.runner import status
 
-    status_table(status(asked.name, asked.out, options=asked.options(), data_dir=asked.data_dir))
+    status_table(status(asked.name, asked.out, pack=asked.pack, options=asked.options(), data_dir=asked.data_dir))

@@ -13,7 +13,9 @@ import typer
 def train(
     data: Annotated[str | None, typer.Option(help="A data set ('favorit data list'), or folder:PATH.")] = None,
     preset: Annotated[str | None, typer.Option(help="A model ('favorit list presets').")] = None,
-    config: Annotated[Path | None, typer.Option(help="A YAML file with the sections model, data, train, and seed.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="A YAML file with the sections model, data, train, and seed; or a run, full or packed.")
+    ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Any field, as section.key=value. Repeatable.", metavar="FIELD=VALUE")
     ] = None,

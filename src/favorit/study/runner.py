@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,19 +11,28 @@ from typing import Any
 
 from favorit.errors import FavoritError
 from favorit.study.load import load_study
+from favorit.study.packing import pack_stored, packs_folder
 from favorit.study.plan import Plan, entries, make_plan, write_index
 from favorit.study.study import Options, Study
 from favorit.study.tasks import Backend, Broke, Ended, Task, TaskEvent
+from favorit.training.find import find_run
 from favorit.training.folder import RunFolder
+from favorit.training.packed import SUFFIX
 from favorit.training.records import status as run_status
+from favorit.training.stored import has_ended
 
 
 @dataclass
 class Report:
-    """How a study stands, by the names of its points: results of complete runs, errors of those that failed, what is left to do."""
+    """How a study stands, by the names of its points: results of complete runs, errors of those that failed, what is left to do.
+
+    Finished runs are packed into the folder `pack`, if there is one; `unpacked` says which could not be, and why.
+    """
 
     plan: Plan
     out: Path
+    pack: Path | None = None
+    unpacked: dict[str, str] = field(default_factory=dict)
     results: dict[str, dict[str, Any]] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
     missing: dict[str, Task] = field(default_factory=dict)
@@ -34,6 +43,7 @@ class Report:
         if isinstance(event, Ended):
             self.results[name] = event.result
             del self.missing[name]
+            self.keep(event.task)
         elif isinstance(event, Broke) and not event.later:
             self.errors[name] = event.error
             del self.missing[name]
@@ -41,12 +51,26 @@ class Report:
             with suppress(OSError, FavoritError):  # a full disk is often what broke it
                 if folder.result() is None:
                     folder.write_error(event.error)
+            self.keep(event.task)
+
+    def keep(self, task: Task) -> None:
+        """Packs the run of a task, if it has finished and is not packed yet."""
+        if self.pack is None or (self.pack / f"{task.id}{SUFFIX}").exists():
+            return
+        try:
+            packed = pack_stored(find_run(task.id, self.out), self.pack)
+        except OSError as error:  # such as a full disk: the run itself is kept, and packed when the study is run again
+            self.unpacked[task.name] = f"{error.filename}: {error.strerror}"
+            return
+        if packed.outcome == "broken":
+            self.unpacked[task.name] = packed.note
 
 
 def run(
     study: Study | str | Path,
     out: str | Path = "runs",
     *,
+    pack: str | Path | None = None,
     options: Options | None = None,
     workers: int = 1,
     hours: float | None = None,
@@ -57,40 +81,49 @@ def run(
     accelerator: str = "auto",
     listen: Callable[[TaskEvent], None] | None = None,
 ) -> Report:
-    """Runs what is missing of a study (its name, its file or itself) into `out`; the same call goes on where one was interrupted.
+    """Runs what is missing of a study (its name, its file or itself) into `out`; the same call resumes where one was interrupted.
+
+    Each run that finishes is packed into the folder `pack`, if given. Runs that are packed there or in `out` count as done.
 
     It runs in `workers` processes here, or on the Ray cluster at the address `ray`, where each run takes `cpus` CPUs and `gpus` GPUs. All
     of them know what the study's file registers; a script that has its study in itself gives its file: `run(__file__)`.
     """
     backend = choose(workers=workers, ray=ray, cpus=cpus, gpus=gpus)
     study = study if isinstance(study, Study) else load_study(study)
-    report = begin(make_plan(study, options or Options(), data_dir=data_dir, fetch=True), out)
+    report = begin(make_plan(study, options or Options(), data_dir=data_dir, fetch=True), out, pack)
     for event in events(report, backend, hours=hours, data_dir=data_dir, accelerator=accelerator):
         if listen is not None:
             listen(event)
     return report
 
 
-def begin(plan: Plan, out: str | Path) -> Report:
-    """What is there already of a plan."""
-    report = Report(plan, Path(out), errors=dict(plan.absent))
+def begin(plan: Plan, out: str | Path, pack: str | Path | None = None) -> Report:
+    """What is there already of a plan, in `out` or packed in `pack`. What a kill left unpacked is packed."""
+    report = Report(plan, Path(out), None if pack is None else packs_folder(pack), errors=dict(plan.absent))
     report.out.mkdir(parents=True, exist_ok=True)
-    write_index(plan, out)
+    for place in _places(out, pack):  # with the index, `study status` of either folder needs no data
+        write_index(plan, place)
     for task in plan.ready:
-        folder = RunFolder(report.out / task.id)
+        found = find_run(task.id, *_places(out, pack))
         try:
-            result = folder.result()
+            result = found.result()
         except FavoritError as error:
             report.errors[task.name] = str(error)
             continue
-        if result is None or result["status"] == "pruned":
+        if not has_ended(result):
             report.missing[task.name] = task
-        elif result["status"] == "failed":
-            report.errors[task.name] = str(folder.failed_before(result))
+            continue
+        if result["status"] == "failed":
+            report.errors[task.name] = str(found.failed_before(result))
         else:
-            folder.tidy_unheld()
+            found.tidy_unheld()
             report.results[task.name] = result
+        report.keep(task)
     return report
+
+
+def _places(out: str | Path, pack: str | Path | None) -> list[str | Path]:
+    return [out] if pack is None else [out, pack]
 
 
 def choose(*, workers: int = 1, ray: str | None = None, cpus: int | None = None, gpus: float | None = None) -> Backend:
@@ -136,29 +169,35 @@ class State:
 
 
 def status(
-    study: Study | str | Path, out: str | Path = "runs", *, options: Options | None = None, data_dir: str | Path | None = None
+    study: Study | str | Path,
+    out: str | Path = "runs",
+    *,
+    pack: str | Path | None = None,
+    options: Options | None = None,
+    data_dir: str | Path | None = None,
 ) -> list[State]:
-    """How each point of a study stands in `out`."""
+    """How each point of a study stands in `out`, or packed in `pack`."""
     study = study if isinstance(study, Study) else load_study(study)
-    return [_state(entry.name, entry.group, entry.id, out) for entry in entries(study, options or Options(), out, data_dir)]
+    known = entries(study, options or Options(), out, data_dir)
+    return [_state(entry.name, entry.group, entry.id, _places(out, pack)) for entry in known]
 
 
-def states(plan: Plan, out: str | Path) -> list[State]:
+def states(plan: Plan, out: str | Path, pack: str | Path | None = None) -> list[State]:
     """How each task of a plan stands."""
-    return [_state(task.name, task.group, task.id, out) for task in plan.tasks]
+    return [_state(task.name, task.group, task.id, _places(out, pack)) for task in plan.tasks]
 
 
-def _state(name: str, group: str, identifier: str, out: str | Path) -> State:
+def _state(name: str, group: str, identifier: str, places: Sequence[str | Path]) -> State:
     if not identifier:
         return State(name, group, "", "no data")
-    folder = RunFolder(f"{out}/{identifier}")
+    run = find_run(identifier, *places)
     try:
-        result = folder.result()
-        if result is None and not (folder.path / "config.json").exists():
-            return State(name, group, identifier, "missing", error=folder.error())
-        found = run_status(folder, result)
+        result = run.result()
+        if result is None and not run.exists():
+            return State(name, group, identifier, "missing", error=run.error())
+        found = run_status(run, result)
         if result is None:
-            return State(name, group, identifier, found, len(folder.epochs()), error=folder.error())
+            return State(name, group, identifier, found, len(run.epochs()), error=run.error())
     except FavoritError as error:
         return State(name, group, identifier, "damaged", error=str(error))
     accuracy = result.get("test", {}).get("accuracy")

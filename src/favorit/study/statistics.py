@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
-from zipfile import BadZipFile
 
 import numpy as np
 
@@ -162,7 +161,7 @@ class Variant:
 
     name: str
     runs: tuple[Run, ...]
-    labels: np.ndarray
+    labels_digest: str
     correct: np.ndarray
 
     @property
@@ -195,23 +194,24 @@ class Comparison:
 
 
 def read_variant(folders: Sequence[str | Path]) -> Variant:
-    """The runs in these folders, which may differ in seed and fold alone, with what each predicted."""
+    """The runs in these folders or packed files, which may differ in seed and fold alone, with what each predicted."""
     from favorit.training import Run
-    from favorit.training.folder import RunFolder
+    from favorit.training.find import open_run
 
     if not folders:
         raise FavoritError("a variant is one run folder or several: none is given")
     runs = tuple(Run(Path(folder)) for folder in folders)
-    labels, correct = zip(*(_predictions(run) for run in runs), strict=True)
-    first = runs[0]
-    for run, own in zip(runs, labels, strict=True):
+    predictions = [run.predictions for run in runs]
+    first, digest = runs[0], predictions[0].labels_digest
+    for run, own in zip(runs, predictions, strict=True):
         if _variant_of(run) != _variant_of(first):
             raise FavoritError(
                 f"{run.path} and {first.path} are not seeds of one variant: their configurations differ in more than the seed"
             )
-        if not np.array_equal(own, labels[0]):
+        if own.labels_digest != digest:
             raise FavoritError(f"{run.path} and {first.path} were tested on different images: their labels differ")
-    return Variant(RunFolder(first.path).config().get("layers", first.id), runs, labels[0], np.stack(correct))
+    name = open_run(first.path).config().get("layers", first.id)
+    return Variant(name, runs, digest, np.stack([each.correct for each in predictions]))
 
 
 def _variant_of(run: Run) -> RunConfig:
@@ -219,23 +219,10 @@ def _variant_of(run: Run) -> RunConfig:
     return config.replace(seed=0, data=config.data.replace(fold=None))
 
 
-def _predictions(run: Run) -> tuple[np.ndarray, np.ndarray]:
-    status = run.result["status"]
-    if status != "complete":
-        raise FavoritError(f"{run.path} is {status}, not complete: there are no predictions to compare")
-    try:
-        with np.load(run.path / "predictions.npz") as saved:
-            return saved["labels"], saved["logits"].argmax(-1) == saved["labels"]
-    except (OSError, ValueError, KeyError, BadZipFile) as error:
-        raise FavoritError(
-            f"{run.path / 'predictions.npz'} cannot be read ({' '.join(str(error).split())}): delete the run, train again"
-        ) from None
-
-
 def compare(a: Sequence[str | Path], b: Sequence[str | Path], *, draws: int = 10_000, seed: int = 0) -> Comparison:
     """Two variants, each the folders of its seeds, compared image by image."""
     first, second = read_variant(a), read_variant(b)
-    if not np.array_equal(first.labels, second.labels):
+    if first.labels_digest != second.labels_digest:
         raise FavoritError(f"{first.runs[0].path} and {second.runs[0].path} were tested on different images: their labels differ")
     alike = first.name == second.name
     names = [f"{variant.name} ({variant.runs[0].id[:8]})" if alike else variant.name for variant in (first, second)]
@@ -243,7 +230,7 @@ def compare(a: Sequence[str | Path], b: Sequence[str | Path], *, draws: int = 10
     return Comparison(
         a=names[0],
         b=names[1],
-        images=len(first.labels),
+        images=first.correct.shape[1],
         accuracy_a=first.accuracy,
         accuracy_b=second.accuracy,
         difference=paired_bootstrap(first.correct, second.correct, draws=draws, seed=seed),

@@ -17,15 +17,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
-
-from pydantic_core import from_json
+from typing import IO, TYPE_CHECKING, Any
+from zipfile import BadZipFile
 
 from favorit.errors import FavoritError
 from favorit.files import SCHEMA, damaged, read_json, sync, write_atomically, write_json
+from favorit.training.stored import StoredRun, checked_result, parse_epochs
 
-# What a result must hold, by its status.
-NEEDED = {"complete": "test", "failed": "error"}
+if TYPE_CHECKING:
+    from favorit.training.predictions import Predictions
+
 # What has no place in a complete run; the dotted names are those of `write_atomically`.
 _LEFTOVER = re.compile(r"(checkpoint|writing)-[0-9]+|error\.txt|\..+\.[0-9]+")
 
@@ -34,11 +35,20 @@ class HeldError(FavoritError):
     """Another process trains the run."""
 
 
-class RunFolder:
-    """The run in `path`."""
+class RunFolder(StoredRun):
+    """The run in the folder `path`."""
+
+    form = "folder"
 
     def __init__(self, path: str | Path) -> None:
         self.path = path if isinstance(path, Path) else Path(path)
+
+    @property
+    def id(self) -> str:
+        return self.path.name
+
+    def exists(self) -> bool:
+        return os.path.exists(self._file("config.json"))
 
     def _file(self, name: str) -> str:
         """Where a file is, as text: joining paths is a fifth of what listing thousands of runs takes."""
@@ -56,7 +66,6 @@ class RunFolder:
             yield
 
     def held(self) -> bool:
-        """Whether some process trains the run now."""
         try:
             with open(self._file("lock")) as file:
                 return not _lock(file, fcntl.LOCK_SH)
@@ -69,32 +78,23 @@ class RunFolder:
         write_json(self.path / "config.json", {"schema": SCHEMA, **meaning})
 
     def config(self) -> dict[str, Any]:
-        """What the run was started with."""
         try:
             return read_json(self._file("config.json"), config=dict, data=dict)
         except (FileNotFoundError, NotADirectoryError):
             raise FavoritError(f"{self.path} is not a run: it has no config.json; `favorit runs` lists runs") from None
 
     def result(self) -> dict[str, Any] | None:
-        """What the run ended with; None while it has not."""
         path = self._file("result.json")
         try:
             result = read_json(path, status=str)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        if (needed := NEEDED.get(result["status"], "status")) not in result:
-            raise damaged(path, f"no {needed}")
-        return result
-
-    def failed_before(self, result: dict[str, Any]) -> FavoritError:
-        """The error for a run that failed: the same again would fail again, so that nobody tries it unasked."""
-        return FavoritError(f"{self.path} failed before: {result['error']} (delete the folder to try the same again)")
+        return checked_result(result, path)
 
     def write_result(self, result: dict[str, Any]) -> None:
         write_json(self.path / "result.json", {"schema": SCHEMA, **result})
 
     def error(self) -> str | None:
-        """What ended the last attempt, where that was no loss of its own: trained again, the run may well complete."""
         try:
             return (self.path / "error.txt").read_text(errors="replace").strip()
         except (FileNotFoundError, NotADirectoryError):
@@ -105,18 +105,29 @@ class RunFolder:
         write_atomically(self.path / "error.txt", lambda path: path.write_text(message + "\n"))
 
     def epochs(self) -> list[dict[str, Any]]:
-        """The records of the epochs; a last line cut short by a kill does not count."""
         path = self.path / "epochs.jsonl"
         try:
-            whole, _, _ = path.read_bytes().rpartition(b"\n")
-            return from_json(b"[" + b",".join(whole.splitlines()) + b"]")
+            content = path.read_bytes()
         except (FileNotFoundError, NotADirectoryError):
             return []
-        except ValueError as error:
-            raise damaged(path, error) from None
+        return parse_epochs(content, str(path))
+
+    def predictions(self) -> Predictions:
+        import numpy as np
+
+        from favorit.training.predictions import summarize
+
+        path = self.path / "predictions.npz"
+        try:
+            with np.load(path, allow_pickle=False) as saved:
+                return summarize(saved["logits"], saved["labels"])
+        except (OSError, ValueError, KeyError, BadZipFile) as error:
+            raise FavoritError(f"{path} cannot be read ({' '.join(str(error).split())}): delete the run, train again") from None
+
+    def weights(self, name: str) -> Path:
+        return self.path / name
 
     def check_epochs(self) -> None:
-        """An error if the records are damaged, by the look of their end alone: a finished run has the number in its result."""
         path = self._file("epochs.jsonl")
         try:
             with open(path, "rb", buffering=0) as file:
@@ -178,7 +189,7 @@ class RunFolder:
                 path.unlink()
 
     def tidy_unheld(self) -> None:
-        """The same where nobody holds the run: a process may be killed after its result and before it has tidied."""
+        # A process may be killed after its result and before it has tidied.
         with suppress(HeldError, OSError):  # in a folder that cannot be written they are in nobody's way
             if self._leftovers():
                 with self.lock():

@@ -18,7 +18,7 @@ from favorit.data import DataSet, Preprocess, build_preprocess, find_images, loa
 from favorit.errors import FavoritError
 from favorit.model import ViT, create_model
 from favorit.training.evaluation import evaluate, report
-from favorit.training.folder import RunFolder
+from favorit.training.find import open_run
 from favorit.training.parts import load_parts
 from favorit.training.records import status
 from favorit.training.run import Run
@@ -70,20 +70,21 @@ class Loaded:
 
 def load(run: str | Path | Run) -> Loaded:
     """The weights that validation chose, ready to predict."""
-    path = run.path if isinstance(run, Run) else Path(run)
-    saved = RunFolder(path).config()
+    stored = open_run(run.path if isinstance(run, Run) else run)
+    saved = stored.config()
     config, card = RunConfig(**saved["config"]), saved["data"]
     if missing := CARD - card.keys():
-        raise FavoritError(f"{path / 'config.json'} is damaged (no {', '.join(sorted(missing))} of the data): restore it")
+        raise FavoritError(f"{stored.path / 'config.json'} is damaged (no {', '.join(sorted(missing))} of the data): restore it")
+    weights = stored.weights("best.safetensors" if config.train.ema is None else "best-ema.safetensors")
     model = create_model(ModelConfig(**saved["config"]["model"]), seed=seeds.derive(config.seed, "model")).eval()
-    load_weights(model, path / ("best.safetensors" if config.train.ema is None else "best-ema.safetensors"))
+    load_weights(model, weights)
     preprocess = build_preprocess(config.data.preprocess, card["mean"], card["std"])
     return Loaded(model, tuple(card["classes"]), preprocess, tuple(card["image_size"]), card["channels"], config.train.precision == "bf16")
 
 
 def load_data(path: str | Path, data_dir: str | Path | None = None) -> DataSet:
     """The data that a run was trained on, or an error: others would be divided otherwise into images it has seen and has not."""
-    saved = RunFolder(path).config()
+    saved = open_run(path).config()
     name, whole = saved["config"]["data"]["name"], saved["data"].get("name")
     try:
         data = load_dataset(whole or name, data_dir)
@@ -96,9 +97,9 @@ def load_data(path: str | Path, data_dir: str | Path | None = None) -> DataSet:
 
 def evaluate_run(path: str | Path, data_dir: str | Path | None = None) -> dict[str, Any]:
     """The test of a complete run anew, on the test images that it was tested on: metrics, times, size, its flags, and the classes."""
-    folder = RunFolder(path)
-    saved, result = folder.config(), folder.result()
-    state = status(folder, result)
+    run = open_run(path)
+    saved, result = run.config(), run.result()
+    state = status(run, result)
     if result is None or state != "complete":
         reason = "the test set is opened once, for the weights that a complete run has chosen"
         raise FavoritError(f"{path} is not complete but {state}: {reason}; `favorit runs` shows what is there")

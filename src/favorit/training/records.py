@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from favorit.config import SECTIONS
 from favorit.errors import FavoritError
-from favorit.training.folder import RunFolder
+from favorit.training.find import stored_runs
+from favorit.training.stored import StoredRun, has_ended
 
 if TYPE_CHECKING:
     import pandas
 
 
 def runs(folder: str | Path = "runs") -> pandas.DataFrame:
-    """One row for each run: identifier, status, every field of its configuration, the numbers of its result, and its environment.
+    """One row for each run, full or packed: identifier, status, fields of its configuration, numbers of its result, its environment.
 
-    `status` is complete, failed, pruned, training (some process holds the run) or stopped (none does; the same command goes on).
+    `status` is complete, failed, pruned, training (some process holds the run) or stopped (none does; rerun to resume).
     """
     import pandas
 
@@ -26,34 +26,30 @@ def runs(folder: str | Path = "runs") -> pandas.DataFrame:
 
 def rows(folder: str | Path) -> list[dict[str, Any]]:
     """The same as dictionaries, which need no pandas."""
-    if os.path.isfile(folder):
-        raise FavoritError(f"{folder} is a file: runs are in a folder")
-    names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
-    return [_row(Path(folder, name)) for name in names if os.path.exists(f"{folder}{os.sep}{name}{os.sep}config.json")]
+    return [_row(run) for run in stored_runs(folder)]
 
 
-def status(run: RunFolder, result: dict[str, Any] | None) -> str:
+def status(run: StoredRun, result: dict[str, Any] | None) -> str:
     """What state a run is in, given what its result.json holds."""
-    if result is not None and result["status"] != "pruned":
+    if has_ended(result):
         return str(result["status"])
     if run.held():
         return "training"
     return "stopped" if result is None else "pruned"
 
 
-def _row(path: Path) -> dict[str, Any]:
-    run = RunFolder(path)
+def _row(run: StoredRun) -> dict[str, Any]:
     try:
         saved, result = run.config(), run.result()
         config = saved["config"]
         if missing := [section for section in SECTIONS if not isinstance(config.get(section), dict)]:
-            raise FavoritError(f"{path / 'config.json'} is damaged (no {', '.join(missing)})")
+            raise FavoritError(f"{run.path / 'config.json'} is damaged (no {', '.join(missing)})")
         if result is not None:
             run.check_epochs()
         epochs = [] if result is not None else run.epochs()
     except FavoritError as error:
-        return {"id": path.name, "status": "damaged", "error": str(error)}
-    found: dict[str, Any] = {"id": path.name, "status": status(run, result), "seed": config.get("seed"), "layers": saved.get("layers")}
+        return {"id": run.id, "status": "damaged", "error": str(error)}
+    found: dict[str, Any] = {"id": run.id, "status": status(run, result), "seed": config.get("seed"), "layers": saved.get("layers")}
     for section in SECTIONS:
         for key, value in config[section].items():
             found[f"{section}.{key}"] = value

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 import torch
 
@@ -24,38 +24,50 @@ from favorit.spec import Registry, parse_pattern, parse_sum
 from favorit.training.determinism import deterministic
 from favorit.training.engine import DivergedError, Training
 from favorit.training.events import End, Event
+from favorit.training.find import find_run, open_run
 from favorit.training.folder import HeldError, RunFolder
 from favorit.training.optim import OPTIMIZERS, SCHEDULES
+from favorit.training.packed import SUFFIX
+from favorit.training.predictions import Predictions
+from favorit.training.stored import StoredRun, has_ended
 
 PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run on disk."""
+    """A run on disk: its folder, or the file that it is packed into."""
 
     path: Path
 
     @property
     def id(self) -> str:
-        return self.path.name
+        return self.path.name.removesuffix(SUFFIX)
 
     @property
     def result(self) -> dict[str, Any]:
         """What it ended with: status, test metrics, times, environment."""
-        result = RunFolder(self.path).result()
+        run = open_run(self.path)
+        result = run.result()
         if result is None:
-            RunFolder(self.path).config()  # an error of its own for what is no run
+            run.config()  # an error of its own for what is no run
             raise FavoritError(f"{self.path} is not finished: train it with the same configuration, and it goes on")
         return result
 
     @property
     def epochs(self) -> list[dict[str, Any]]:
-        return RunFolder(self.path).epochs()
+        return open_run(self.path).epochs()
+
+    @property
+    def predictions(self) -> Predictions:
+        """Class, confidence and correctness for each test image of a complete run."""
+        if (status := self.result["status"]) != "complete":
+            raise FavoritError(f"{self.path} is {status}, not complete: it has no predictions")
+        return open_run(self.path).predictions()
 
     @property
     def config(self) -> RunConfig:
-        return RunConfig(**RunFolder(self.path).config()["config"])
+        return RunConfig(**open_run(self.path).config()["config"])
 
 
 def resolve(config: RunConfig, data: DataSet) -> RunConfig:
@@ -111,7 +123,7 @@ def train(
     read: Callable[[str, str | Path | None], DataSet] = load_dataset,
     listen: Callable[[Event, RunConfig], bool | None] | None = None,
 ) -> Run:
-    """Trains a configuration, or what is left of it, into `out`/<id>; a finished run is returned as it is.
+    """Trains a configuration, or what is left of it, into `out`/<id>; a finished run, packed or not, is returned as it is.
 
     `workers` says how many runs share the machine; the result records it beside the times. `read` is for whoever trains many runs and keeps
     their data. `listen` hears every event on the first process; if what it returns after an Epoch is true, the run is pruned: it stops
@@ -124,8 +136,9 @@ def train(
     config = resolve(config, data)
     identifier = run_id(config, data.digest)
     folder = RunFolder(Path(out) / identifier)
-    if _ended(finished := folder.result()):
-        return _finished(folder, finished)
+    before = find_run(identifier, out)
+    if has_ended(finished := before.result()):
+        return _finished(before, finished)
     check_room(config.model)
     model = create_model(config.model, seed=seeds.derive(config.seed, "model"))
     fabric = _launch(accelerator, devices, config.train.precision, model)
@@ -133,7 +146,7 @@ def train(
     training = Training(config, data, model, fabric, folder, compiled=compiled, every=checkpoint_seconds, workers=workers)
     with deterministic(config.train.deterministic), _held(folder, fabric):
         # Another process may have finished it since the first look: models were built and libraries imported.
-        if _ended(finished := fabric.broadcast(folder.result() if fabric.is_global_zero else None)):
+        if has_ended(finished := fabric.broadcast(folder.result() if fabric.is_global_zero else None)):
             if fabric.is_global_zero and finished["status"] == "complete":
                 folder.tidy()
             return _finished(folder, finished)
@@ -151,16 +164,11 @@ def train(
     return Run(folder.path)
 
 
-def _ended(result: dict[str, Any] | None) -> TypeGuard[dict[str, Any]]:
-    """Whether nothing is left to do; a pruned run goes on where it was stopped."""
-    return result is not None and result["status"] != "pruned"
-
-
-def _finished(folder: RunFolder, result: dict[str, Any]) -> Run:
+def _finished(run: StoredRun, result: dict[str, Any]) -> Run:
     if result["status"] == "failed":
-        raise folder.failed_before(result)
-    folder.tidy_unheld()
-    return Run(folder.path)
+        raise run.failed_before(result)
+    run.tidy_unheld()
+    return Run(run.path)
 
 
 def _launch(accelerator: str, devices: int, precision: str, model: ViT) -> Any:

@@ -1,0 +1,85 @@
+"""Packs finished runs: each into one file of some kilobytes, which counts as done wherever runs are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from favorit.errors import FavoritError
+from favorit.files import write_atomically
+from favorit.training.find import open_run, stored_runs
+from favorit.training.packed import SUFFIX, PackedRun, packed_bytes
+from favorit.training.records import status
+from favorit.training.stored import StoredRun, has_ended
+
+if TYPE_CHECKING:
+    from favorit.training import Run
+
+
+@dataclass(frozen=True)
+class Packed:
+    """What became of one run: packed just now, packed before, unfinished, or broken (damaged, or another one is in its place)."""
+
+    id: str
+    outcome: Literal["packed", "present", "unfinished", "broken"]
+    note: str
+
+
+def pack(run: Run | str | Path, to: str | Path) -> Run:
+    """The packed form of a complete or failed run, written to `to`/<id>.zip unless it is there already."""
+    from favorit.training import Run
+
+    stored = open_run(run.path if isinstance(run, Run) else run)
+    found = pack_stored(stored, packs_folder(to))
+    if found.outcome in ("unfinished", "broken"):
+        raise FavoritError(found.note)
+    return Run(Path(to) / f"{stored.id}{SUFFIX}")
+
+
+def pack_all(folder: str | Path, to: str | Path) -> Iterator[Packed]:
+    """Packs the runs of a folder one by one. A run that cannot be packed does not stop the others."""
+    to = packs_folder(to)
+    for run in stored_runs(folder):
+        yield pack_stored(run, to)
+
+
+def packs_folder(to: str | Path) -> Path:
+    """The folder for packed runs, made if there is none."""
+    to = Path(to)
+    if to.exists() and not to.is_dir():
+        raise FavoritError(f"{to} is a file: packed runs need a folder, which is made if there is none")
+    to.mkdir(parents=True, exist_ok=True)
+    return to
+
+
+def pack_stored(run: StoredRun, to: Path) -> Packed:
+    """Packs a run into the folder `to`. A packed run that is there and differs is kept: it may be the only copy of that result."""
+    path = to / f"{run.id}{SUFFIX}"
+    try:
+        result = run.result()
+        if not has_ended(result):
+            run.config()  # an error of its own for what is no run
+            return Packed(run.id, "unfinished", f"{run.path} is {status(run, result)}: only complete and failed runs are packed")
+        before = _readable(path)
+        if before is not None:
+            if (before.config(), before.result()) == (run.config(), result):
+                return Packed(run.id, "present", str(path))
+            return Packed(run.id, "broken", f"{path} is another training of {run.path}, and is kept: delete it to pack this one")
+        content = packed_bytes(run)
+    except FavoritError as error:
+        return Packed(run.id, "broken", str(error))
+    write_atomically(path, lambda temporary: temporary.write_bytes(content))
+    return Packed(run.id, "packed", f"{path} ({len(content) / 1000:.1f} kB)")
+
+
+def _readable(path: Path) -> PackedRun | None:
+    """The packed run at `path`; None if there is none, or one that is damaged and so of no use."""
+    packed = PackedRun(path)
+    try:
+        if packed.exists() and (packed.result() or {})["status"] == "complete":
+            packed.predictions()
+    except FavoritError:
+        return None
+    return packed if packed.exists() else None

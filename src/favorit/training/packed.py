@@ -1,0 +1,174 @@
+"""A finished run as one small file `<id>.zip`: its configuration, epochs, result and predictions; no weights and no logits.
+
+config.json, result.json   as in the folder of the run
+epochs.jsonl               the same with numbers of 6 digits
+predictions.npz            see predictions.py; a failed run has none
+
+Members are read by these names and never extracted to disk.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shlex
+import struct
+import zlib
+from collections.abc import Collection
+from functools import cached_property
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
+
+from favorit.errors import FavoritError
+from favorit.files import damaged, parse_json
+from favorit.training.stored import StoredRun, checked_result, parse_epochs
+
+if TYPE_CHECKING:
+    from favorit.training.predictions import Predictions
+
+SUFFIX = ".zip"
+RECORDS = ("config.json", "result.json", "epochs.jsonl")
+PREDICTIONS = "predictions.npz"
+LARGEST = 1 << 26  # bytes of a file, and of what it inflates to: 10,000 test images need 20 and 100 kB
+DIGITS = 6
+UNREADABLE = (BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, ValueError, KeyError, TypeError, MemoryError)
+
+
+class PackedRun(StoredRun):
+    """The run in the file `path`, whose name is `<id>.zip`."""
+
+    form = "file"
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    @property
+    def id(self) -> str:
+        return self.path.name.removesuffix(SUFFIX)
+
+    def exists(self) -> bool:
+        return self.path.is_file()
+
+    def config(self) -> dict[str, Any]:
+        return self._checked[0]
+
+    def result(self) -> dict[str, Any] | None:
+        return self._checked[1]
+
+    def epochs(self) -> list[dict[str, Any]]:
+        return parse_epochs(self._members["epochs.jsonl"], self._member("epochs.jsonl"))
+
+    def check_epochs(self) -> None:
+        # Reading the members has compared their checksums.
+        return None
+
+    def predictions(self) -> Predictions:
+        from favorit.training.predictions import ARRAYS, decode
+
+        try:
+            return decode(unzip(io.BytesIO(self._members[PREDICTIONS]), ARRAYS))
+        except UNREADABLE as error:
+            raise self._damaged(error, PREDICTIONS) from None
+
+    def weights(self, name: str) -> Path:
+        free = (out for out in ("runs", "retrained", f"retrained-{self.id}") if not os.path.exists(f"{out}/{self.path.name}"))
+        command = f"favorit train --config {shlex.quote(str(self.path))} --out {next(free)}"
+        raise FavoritError(f"{self.path} is a packed run, which has no weights; train it again: {command}")
+
+    def error(self) -> str | None:
+        return None
+
+    def held(self) -> bool:
+        return False
+
+    def tidy_unheld(self) -> None:
+        return None
+
+    @cached_property
+    def _members(self) -> dict[str, bytes]:
+        try:
+            with open(self.path, "rb") as file:
+                return unzip(file, (*RECORDS, PREDICTIONS))
+        except OSError as error:
+            raise FavoritError(f"{self.path} is not a run: {error.strerror}; `favorit runs` lists runs") from None
+        except UNREADABLE as error:
+            raise self._damaged(error) from None
+
+    @cached_property
+    def _checked(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """(config, result), of the run that the file is named after."""
+        members = self._members
+        # The configuration first: a newer version may have other members.
+        if "config.json" not in members:
+            raise self._damaged("no config.json")
+        config = parse_json(members["config.json"], self._member("config.json"), id=str, config=dict, data=dict)
+        if missing := [name for name in RECORDS if name not in members]:
+            raise self._damaged(f"no {', '.join(missing)}")
+        if config["id"] != self.id:
+            raise FavoritError(f"{self.path} holds the run {config['id']}: name it {config['id']}{SUFFIX}")
+        path = self._member("result.json")
+        result = checked_result(parse_json(members["result.json"], path, status=str), path)
+        if result["status"] == "complete" and PREDICTIONS not in members:
+            raise self._damaged(f"no {PREDICTIONS}")
+        return config, result
+
+    def _member(self, name: str) -> str:
+        return f"{self.path}{os.sep}{name}"
+
+    def _damaged(self, reason: object, member: str | None = None) -> FavoritError:
+        path = self.path if member is None else self._member(member)
+        return damaged(path, " ".join(str(reason).split()) or type(reason).__name__, self.path)
+
+
+def packed_bytes(run: StoredRun) -> bytes:
+    """The content of the file of a finished run, always the same for the same run."""
+    config, result = run.config(), run.result()
+    assert result is not None
+    epochs = "".join(_text(_rounded(record)) + "\n" for record in run.epochs())
+    members = {"config.json": _text(config).encode(), "result.json": _text(result).encode(), "epochs.jsonl": epochs.encode()}
+    if result["status"] == "complete":
+        from favorit.training.predictions import encode
+
+        members[PREDICTIONS] = zipped(encode(run.predictions()), ZIP_STORED)
+    return zipped(members, ZIP_DEFLATED)
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _rounded(value: Any) -> Any:
+    """JSON data with floats of DIGITS digits: all 17 would take half of the file."""
+    if isinstance(value, dict):
+        return {key: _rounded(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_rounded(part) for part in value]
+    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
+
+
+def zipped(members: dict[str, bytes], method: int) -> bytes:
+    """A zip file with nothing in it that depends on time or system."""
+    buffer = io.BytesIO()
+    with ZipFile(buffer, "w", compression=method, compresslevel=9) as file:
+        for name, content in members.items():
+            info = ZipInfo(name)  # dated 1980
+            info.create_system = 3
+            file.writestr(info, content, compress_type=method, compresslevel=9)
+    return buffer.getvalue()
+
+
+def unzip(file: IO[bytes], names: Collection[str]) -> dict[str, bytes]:
+    """The members of a zip file that have these names. Sizes are checked before anything is inflated."""
+    if (size := file.seek(0, os.SEEK_END)) > LARGEST:
+        raise BadZipFile(f"{size:,} bytes, more than {LARGEST:,}")
+    with ZipFile(file) as opened:
+        found = {info.filename: info for info in opened.infolist() if info.filename in names}
+        for name, info in found.items():
+            # What zipfile inflates is bounded by the size in the header for deflate, not for other methods.
+            if info.compress_type not in (ZIP_STORED, ZIP_DEFLATED):
+                raise BadZipFile(f"{name} is compressed by method {info.compress_type}, not deflate")
+        if (size := sum(info.file_size for info in found.values())) > LARGEST:
+            raise BadZipFile(f"it inflates to {size:,} bytes, more than {LARGEST:,}")
+        return {name: opened.read(info) for name, info in found.items()}
