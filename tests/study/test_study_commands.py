@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ import favorit
 from favorit import FavoritError
 from favorit.cli.study import app
 from favorit.study import Options, load_study
+from favorit.study.curves import smooth
 from favorit.study.plan import make_plan
 from favorit.study.tasks import Broke, Task, TaskEvent
+from favorit.training import Epoch
 from favorit.training.folder import RunFolder
 from training_helpers import DATA, MODEL, Outcome, assert_bit_equal, files, finish, fit, start
 
@@ -171,6 +174,41 @@ def test_what_a_run_takes_of_a_cluster_is_said_there(tmp_path: Path, study: Comm
     assert (asked["address"], asked["cpus"], asked["gpus"]) == ("there:1", 4, 0.5)
     study("run", path, "--out", tmp_path / "runs", "--ray", "auto")
     assert asked["address"] == "auto"
+
+
+def curve(folder: Path, tag: str) -> list[tuple[int, float]]:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    return [(point.step, point.value) for point in EventAccumulator(str(folder)).Reload().Scalars(tag)]
+
+
+def test_tensorboard_has_the_curves_of_each_run_and_a_resumed_one_repeats_no_epoch(tmp_path: Path, study: Command):
+    path, out = write(tmp_path / "tiny.py", {"seed": [0, 1]}), tmp_path / "runs"
+    stopped, other = load_study(path).configs().values()
+
+    def stop(event: Any, _: Any) -> None:
+        if isinstance(event, Epoch):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        favorit.train(stopped, out=out, accelerator="cpu", listen=stop)
+    for _ in range(2):
+        assert study("run", path, "--out", out, "--accelerator", "cpu", "--tensorboard")[0] == 0
+    runs = [fit(out, config)[0] for config in (stopped, other)]
+    assert {folder.name for folder in (out / "tensorboard").iterdir()} == {run.id for run in runs}
+    for run in runs:
+        losses = [record["validation_loss"] for record in run.epochs]
+        for tag, expected in (("loss/validation", losses), ("loss/validation_smoothed", smooth(losses))):
+            found = curve(out / "tensorboard" / run.id, tag)
+            assert [step for step, _ in found] == [1, 2]
+            assert [value for _, value in found] == pytest.approx(expected, rel=1e-6)
+
+
+def test_tensorboard_that_is_not_installed_starts_nothing(tmp_path: Path, study: Command, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(FavoritError, match=r"pip install 'favorit\[tensorboard\]'"):
+        study("run", "quickstart", "--out", tmp_path / "runs", "--tensorboard")
+    assert not (tmp_path / "runs").exists()
 
 
 def text(points: str) -> str:

@@ -110,23 +110,21 @@ def _bar(console: Console) -> tuple[Listener, Callable[[], Any]]:
 
 def _tensorboard(folder: Path) -> tuple[Listener, Callable[[], Any]]:
     """Curves of each run under its identifier in `folder`."""
-    from favorit.errors import FavoritError
+    from dataclasses import asdict
+
+    from favorit.cli.curves import Curves
     from favorit.training import Begin, Epoch
 
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise FavoritError("--tensorboard needs the package tensorboard: pip install 'favorit[tensorboard]'") from None
-    writers: list[Any] = []
+    curves = Curves(folder)
+    name = ""
 
     def write(event: Event, config: RunConfig) -> None:
+        nonlocal name
         if isinstance(event, Begin):
-            writers.append(SummaryWriter(str(folder / Path(event.path).name)))
-        if isinstance(event, Epoch):
-            numbers = {"loss/train": event.train_loss, "accuracy/train": event.train_accuracy, "lr": event.lr, **event.scalars}
-            if event.validation_loss is not None and event.validation_accuracy is not None:
-                numbers |= {"loss/validation": event.validation_loss, "accuracy/validation": event.validation_accuracy}
-            for name, value in numbers.items():
-                writers[-1].add_scalar(name, value, event.epoch + 1)
+            run = Path(event.path)
+            name = run.name
+            curves.begin(run)
+        elif isinstance(event, Epoch):
+            curves.add(name, asdict(event))
 
-    return write, lambda: [writer.close() for writer in writers]
+    return write, curves.close

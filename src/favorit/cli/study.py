@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -106,6 +107,9 @@ def run(
         float | None, typer.Option(min=0.0, help="With --ray: GPUs of each run, such as 0.5; else 1 where the cluster has any.")
     ] = None,
     accelerator: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Write the curves of the runs it trains for TensorBoard into OUT/tensorboard.")
+    ] = False,
 ) -> None:
     """Run what is missing of a study. Rerun the same command to resume; finished runs, packed or not, are skipped.
 
@@ -115,6 +119,7 @@ def run(
     [bold]favorit study run hybrids --pack results/runs[/bold]
     """
     from favorit.cli.console import open_console
+    from favorit.cli.curves import Curves
     from favorit.cli.follow import follower
     from favorit.cli.study_tables import summary
     from favorit.study import load_study
@@ -122,14 +127,17 @@ def run(
     from favorit.study.runner import begin, choose, events
 
     backend = choose(workers=workers, ray=ray, cpus=cpus, gpus=gpus)
+    curves = Curves(asked.out / "tensorboard") if tensorboard else None
     study = load_study(asked.name)
     console = open_console()
     console.print(study.question, soft_wrap=True, markup=False)
     report = begin(make_plan(study, asked.options(), data_dir=asked.data_dir, fetch=True), asked.out, asked.pack)
     console.print(f"{len(report.plan.tasks)} points: {len(report.results)} done, {len(report.missing)} to do", soft_wrap=True, markup=False)
-    with follower(console, report) as show:
+    with follower(console, report) as show, nullcontext() if curves is None else closing(curves):
         for event in events(report, backend, hours=hours, data_dir=asked.data_dir, accelerator=accelerator):
             show(event)
+            if curves is not None:
+                curves.hear(event, asked.out)
     summary(report)
     for name, reason in report.unpacked.items():
         typer.echo(f"not packed: {name}: {reason}")

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from favorit.tuning.result import TrialRecord, TuneResult
 
 SHOWN = 10
-SPACES = "quickstart, kernels-vit, kernels-relu, kernels-elu-first, kernels-elu, kernels-exp-grid, kernels-exp"
+SPACES = (
+    "quickstart, kernels-vit, kernels-relu, kernels-elu-first, kernels-elu, kernels-gelu-first, kernels-gelu, kernels-exp-grid, "
+    "kernels-exp, kernels-ftheta"
+)
 
 
 def tune(

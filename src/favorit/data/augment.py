@@ -9,8 +9,8 @@ colour. They are therefore applied to a picture of source indices, and the pixel
 Random numbers belong to the sample: an epoch draws a table with a row for every sample of the data set, and a batch takes
 its samples' rows. What happens to a sample does not depend on its batch, on the rank or on where a run was resumed.
 
-Every step takes `classes`, the numbers of the classes that it changes: `flip|rotate(10, classes=(3, 5))`. It draws for all samples, so
-that images of other classes are the same as without the step.
+Every step takes `classes`, the numbers of the classes that it changes: `flip|rotate(10, classes=(3, 5))`. It draws for all samples: an
+image of these classes is changed as by the same step for all classes, other images skip the step.
 """
 
 from __future__ import annotations
