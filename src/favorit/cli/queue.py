@@ -10,7 +10,7 @@ import typer
 
 if TYPE_CHECKING:
     from favorit.study.queue import Part, Queue
-    from favorit.study.tasks import TaskEvent
+    from favorit.study.tasks import Task, TaskEvent
 
 LOWEST = 19
 
@@ -36,6 +36,7 @@ def queue(
     """
     from favorit.errors import FavoritError
     from favorit.study.queue import held_queue, plan_queue, run_queue
+    from favorit.study.tasks import Ended
 
     if discard and pack is None:
         raise FavoritError("--discard needs --pack FOLDER: without it the results would be removed with the weights")
@@ -48,24 +49,25 @@ def queue(
         for problem in planned.problems:
             typer.echo(problem, err=True)
         typer.echo(_standing(planned, workers))
+        if discard:  # a kill may have come between packing and this
+            _discard([(part, task) for part in planned.parts for task in part.report.plan.ready if task.name in part.report.results])
         for part, event in run_queue(planned, workers=workers, data_dir=data_dir):
             if line := _line(planned, part, event, workers):
                 typer.echo(line)
-            if discard:
-                _discard(part, event)
+            if discard and isinstance(event, Ended):
+                _discard([(part, event.task)])
     failed = {error for part in planned.parts for error in part.report.errors.values()}
     if planned.problems or failed:
         raise typer.Exit(1)
 
 
-def _discard(part: Part, event: TaskEvent) -> None:
+def _discard(finished: list[tuple[Part, Task]]) -> None:
+    """Removes the folders of finished runs that are packed."""
     import shutil
 
-    from favorit.study.tasks import Ended
-
-    folder = part.report.out / event.task.id
-    if isinstance(event, Ended) and part.report.is_packed(event.task):
-        shutil.rmtree(folder, ignore_errors=True)
+    for part, task in finished:
+        if part.report.is_packed(task):
+            shutil.rmtree(part.report.out / task.id, ignore_errors=True)
 
 
 def _line(queue: Queue, part: Part, event: TaskEvent, workers: int) -> str | None:

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from favorit.cli.queue import queue
 from favorit.cli.shared import with_fields
 
 if TYPE_CHECKING:
     from favorit.study import Options
 
-app = typer.Typer(help="Studies: list, plan, run, status.", no_args_is_help=True, rich_markup_mode="rich")
+app = typer.Typer(help="Studies: list, plan, run, status, and a queue of them.", no_args_is_help=True, rich_markup_mode="rich")
+app.command("queue")(queue)
 
 Workers = Annotated[int, typer.Option(min=1, help="Processes that divide this machine's threads between them.")]
 

@@ -24,6 +24,7 @@ precision is slower on most CPUs. Pretrained starts come with conversion.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from favorit.study import Points, Scale, Study, product
@@ -50,9 +51,9 @@ RAW = {
 }
 
 
-def model(name: str, form: str = "", **changes: Any) -> dict[str, Any]:
+def model(name: str, form: str = "", changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """A kernel's model with its recipe; `form` is "" for one token and "-grid" for its grid kept."""
-    return {"model.preset": f"conv-{name}{form}", **RECIPES[name], **changes}
+    return {"model.preset": f"conv-{name}{form}", **RECIPES[name], **(changes or {})}
 
 
 def elu(alpha: float, m: int, depth: int, dropout: float, lr: float, batch: int) -> dict[str, Any]:
@@ -81,15 +82,15 @@ ROUNDS = Points(
     {"model.preset": "conv-gelu", **CYCLE, "train.lr": 5e-5},
     {"model.preset": "conv-gelu", **CYCLE, "train.lr": 1e-4},
 )
-RAWS = Points(*(model(name, **{"model.performer": kernel}) for name, kernel in RAW.items()))
+RAWS = Points(*(model(name, "", {"model.performer": kernel}) for name, kernel in RAW.items()))
 WISHES = Points(
-    model("relu", **{"train.class_weights": (1, 1, 1, 1.5, 1, 1.5, 1, 1, 1, 1)}),
-    model("relu", **{"data.augment": "crop(4)|flip|rotate(10, classes=(3, 5))"}),
-    model("exp", **{"model.performer": f"exp(m=128, clamp=5.0, {FEATURES})"}),
-    model("exp", **{"model.performer": f"exp(m=128, clamp=20.0, {FEATURES})"}),
-    model("exp", **{"model.performer": f"exp(m=128, temperature=True, {FEATURES})"}),
-    model("exp", **{"train.weight_decay": 1e-4}),
-    model("relu", "-grid", **{"model.performer": "sincos(m=128)"}),
+    model("relu", "", {"train.class_weights": (1, 1, 1, 1.5, 1, 1.5, 1, 1, 1, 1)}),
+    model("relu", "", {"data.augment": "crop(4)|flip|rotate(10, classes=(3, 5))"}),
+    model("exp", "", {"model.performer": f"exp(m=128, clamp=5.0, {FEATURES})"}),
+    model("exp", "", {"model.performer": f"exp(m=128, clamp=20.0, {FEATURES})"}),
+    model("exp", "", {"model.performer": f"exp(m=128, temperature=True, {FEATURES})"}),
+    model("exp", "", {"train.weight_decay": 1e-4}),
+    model("relu", "-grid", {"model.performer": "sincos(m=128)"}),
 )
 FOLDS = product({"data.fold": list(range(5))})
 HUNDRED = Points(
@@ -106,21 +107,19 @@ HUNDRED = Points(
 )
 
 
-def reduced(name: str, form: str = "", **changes: Any) -> dict[str, Any]:
+def reduced(name: str, form: str = "", changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The same kernel behind a backbone that pools after each layer, 256 wide."""
     act = {"elu": "elu", "gelu": "gelu"}.get(name, "relu")
-    tokens = "" if form else ", tokens=1"
-    return model(
-        name, form, **{"model.stem": f"conv(act={act}, pool=each{tokens})", "model.dim": 256, "model.heads": 8, "data.fold": 0, **changes}
-    )
+    stem = f"conv(act={act}, pool=each{'' if form else ', tokens=1'})"
+    return model(name, form, {"model.stem": stem, "model.dim": 256, "model.heads": 8, "data.fold": 0, **(changes or {})})
 
 
 SMALL = Points(
     {"model.preset": "kernel-vit", **ADAM, "train.lr": 5e-4, "model.depth": 4, "data.fold": 0},
     *(reduced(name, form) for form in ("-grid", "") for name in RECIPES),
-    *(reduced("gelu", "-grid", **{"model.layout": layout}) for layout in ("uniform", "none")),
-    *(reduced(name, "-grid", **{"model.performer": kernel}) for name, kernel in RAW.items()),
-    reduced("relu", "-grid", **{"model.performer": "sincos(m=128)"}),
+    *(reduced("gelu", "-grid", {"model.layout": layout}) for layout in ("uniform", "none")),
+    *(reduced(name, "-grid", {"model.performer": kernel}) for name, kernel in RAW.items()),
+    reduced("relu", "-grid", {"model.performer": "sincos(m=128)"}),
 )
 
 STUDY = Study(

@@ -53,9 +53,12 @@ class Report:
                     folder.write_error(event.error)
             self.keep(event.task)
 
+    def is_packed(self, task: Task) -> bool:
+        return self.pack is not None and (self.pack / f"{task.id}{SUFFIX}").exists()
+
     def keep(self, task: Task) -> None:
         """Packs the run of a task, if it has finished and is not packed yet."""
-        if self.pack is None or (self.pack / f"{task.id}{SUFFIX}").exists():
+        if self.pack is None or self.is_packed(task):
             return
         try:
             packed = pack_stored(find_run(task.id, self.out), self.pack)
