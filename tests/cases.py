@@ -8,13 +8,25 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Case:
-    """The variants of one registered name. `excused` maps an invariant of `checks.MIXER_CHECKS` to the reason why it cannot hold."""
+    """The variants of one registered name. `excused` maps an invariant of `checks.MIXER_CHECKS` to the reason why it cannot hold.
+
+    `near` means that the other invariants hold for tokens near a fixed one (`checks.near`) only.
+    """
 
     specs: tuple[str, ...]
     excused: Mapping[str, str] = field(default_factory=dict)
+    near: bool = False
 
 
-_POINTWISE = ("{}", "{}(m=24)", "{}(m=8, learned=True)", "{}(scale=sqrt, eps=1e-6)")
+_POINTWISE = (
+    "{}",
+    "{}(m=24)",
+    "{}(m=8, learned=True)",
+    "{}(scale=sqrt, eps=1e-6)",
+    "{}(m=24, bias=True, scale=sqrt)",
+    "{}(m=8, bias=True, learned=True, rows=orthonormal)",
+    "{}(m=24, rows=orthonormal, temperature=True, scale=none)",
+)
 
 
 def _pointwise(name: str, *more: str) -> Case:
@@ -51,8 +63,41 @@ MIXERS: dict[str, Case] = {
     "gelu": _pointwise("gelu"),
     "exp": _pointwise("exp", "exp(clamp=2.0)"),
     "favor": Case(
-        ("favor(m=24)", "favor(m=24, features=hyperbolic)", "favor(m=24, orthogonal=False)", "favor(m=24, norm=regular)"),
+        (
+            "favor(m=24)",
+            "favor(m=24, features=hyperbolic)",
+            "favor(m=24, orthogonal=False)",
+            "favor(m=24, norm=regular)",
+            "favor(m=24, kernel=gaussian)",
+            "favor(m=24, features=hyperbolic, kernel=gaussian)",
+        ),
     ),
-    "learned": Case(("learned", "learned(m=24, hidden=8, act=gelu)")),
-    "mixture": Case(("mixture",)),
+    "sincos": Case(("sincos(m=24)", "sincos(m=24, orthogonal=False)", "sincos(m=24, norm=regular)")),
+    "learned": Case(("learned", "learned(m=24, hidden=8, act=gelu)", "learned(bias=False, scale=none)")),
+    "mixture": Case(("mixture", "mixture(eps=1e-6)", "mixture(raw=True, eps=1e-6)")),
+}
+
+_SIGNED = {"non_negative": "features of both signs make weights of both signs"}
+
+
+def _raw(*specs: str) -> Case:
+    """Far from a fixed token the sum of a row may be about zero: its weights are then as large as rounding lets them be."""
+    return Case(specs, _SIGNED, near=True)
+
+
+# Forms of the same kernels with signed features.
+RAW: dict[str, Case] = {
+    "elu": _raw(
+        "elu(raw=True)",
+        "elu(m=24, raw=True)",
+        "elu(m=8, learned=True, raw=True)",
+        "elu(raw=True, alpha=0.25, m=24, rows=orthonormal, bias=True, scale=sqrt, eps=1e-6)",
+    ),
+    "gelu": _raw(
+        "gelu(raw=True)",
+        "gelu(m=24, raw=True)",
+        "gelu(m=8, learned=True, raw=True)",
+        "gelu(raw=True, m=24, rows=orthonormal, bias=True, scale=sqrt, eps=1e-6)",
+    ),
+    "learned": _raw("learned(raw=True)", "learned(raw=True, m=24, act=gelu, bias=False, scale=none)"),
 }

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from favorit.attention import Mixer, build_mixer
+from favorit.attention import Kernel, Linear, Mixer, build_mixer
 from favorit.attention.mixer import Tokens
 from favorit.spec import Spec, parse
 
@@ -33,6 +33,31 @@ def builder(text: str) -> Build:
         return build_mixer(Spec(spec.name, spec.args, kwargs), heads=HEADS, seed=seed, **shape)
 
     return build
+
+
+def near(build: Build) -> Build:
+    """The mixer on tokens c + 0.3 tanh(x), c = (1, -1, 1, ...). Features keep their signs, and phi(q) . phi(k) stays near |phi(c)|^2: the
+    weights of signed features are well defined there."""
+
+    def built(**shape: Any) -> Mixer:
+        mixer = build(**shape)
+        assert isinstance(mixer, Linear)
+        mixer.kernel = _Near(mixer.kernel)
+        return mixer
+
+    return built
+
+
+class _Near(Kernel):
+    def __init__(self, kernel: Kernel) -> None:
+        super().__init__()
+        self.kernel = kernel
+        self.features, self.least = kernel.features, kernel.least
+
+    def queries(self, q: Tensor) -> Tensor:
+        place = torch.ones(q.shape[-1], dtype=q.dtype)
+        place[1::2] = -1
+        return self.kernel.queries(place + 0.3 * q.tanh())
 
 
 def tensors(

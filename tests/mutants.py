@@ -83,6 +83,13 @@ class _BatchMaximum(_Wrong):
         return phi * torch.exp(r - r.amax()), torch.zeros_like(r)
 
 
+class _NoConstant(_Wrong):
+    """Sine and cosine features alone: their products are of both signs."""
+
+    def queries(self, q: Tensor) -> Tensor:
+        return torch.cat([torch.zeros_like(q[..., :1]), self.right.queries(q)[..., 1:]], -1)
+
+
 def _with_kernel(wrap: Callable[[Kernel], Kernel], spec: str = "favor(m=64)") -> Build:
     def build(**shape: Any) -> Mixer:
         mixer = builder(spec)(**shape)
@@ -168,6 +175,7 @@ MUTANTS: dict[str, tuple[Build, str]] = {
     "a maximum for each key, not undone": (_with_kernel(_OwnMaximum, "favor(m=1024)"), "unbiased"),
     "one maximum for all keys in causal attention": (_with_kernel(_OneMaximum), "later_key_changes_nothing"),
     "one maximum for the whole batch": (_with_kernel(_BatchMaximum), "batch_independent"),
+    "sine and cosine features without a constant": (_with_kernel(_NoConstant, "sincos(m=64)"), "non_negative"),
     "no fallback for vanishing features": (_with_mixer(_NoFallback, "favor(m=64)"), "finite_at_any_norm"),
     "sums in half precision": (_with_mixer(_HalfPrecisionSums, "relu"), "finite_at_any_norm"),
     "masks ignored": (_ignores_mask(builder("relu")), "mask_equals_removal"),

@@ -20,6 +20,7 @@ BUILDERS = {
     "positions": lambda name: build_position(name, dim=16, **SHAPE),
     "stems": lambda name: STEMS.build(name, image_channels=3, dim=16, image_size=(32, 32)),
     "heads": lambda name: HEADS.build(name, dim=16, classes=3, tokens=4, dropout=0.0),
+    "locals": lambda name: favorit.Attention(16, **SHAPE, local=name),
     "layouts": lambda name: favorit.create_model("hybrid", layout=name),
     "presets": preset,
 }
@@ -63,10 +64,11 @@ def test_every_kernel_is_a_mixer():
 def test_names_are_those_of_the_design():
     expected = {
         "mixers": "softmax linformer uniform none",
-        "kernels": "relu elu gelu exp favor learned mixture",
+        "kernels": "relu elu gelu exp favor learned mixture sincos",
         "positions": "none learned sincos2d rope2d irpe_gate string_gate",
         "stems": "patch conv resnet",
         "heads": "cls mean seqpool mlp",
+        "locals": "dwconv",
         "layouts": "all_standard all_performer intertwined performer_first standard_first",
     }
     for kind, names in expected.items():

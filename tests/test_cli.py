@@ -104,7 +104,7 @@ def test_list_as_json(command, kind):
 def test_show_is_a_table_with_the_total(command):
     status, out, err = command("show", "hybrid")
     assert (status, err) == (0, "")
-    for text in ("layer", "output", "parameters", "MFLOPs", "blocks.3.feed_forward", "142,026", "65 x 64"):
+    for text in ("layer", "output", "parameters", "trainable", "MFLOPs", "blocks.3.feed_forward", "142,026", "65 x 64"):
         assert text in out
 
 
@@ -113,9 +113,25 @@ def test_show_as_json_adds_up(command):
     found = json.loads(out)
     assert (status, found["preset"], found["parameters"]) == (0, "simple-vit", 2_374_026)
     assert found["config"]["dim"] == 128
-    for total in ("parameters", "flops"):
+    for total in ("parameters", "trainable", "flops"):
         assert sum(layer[total] for layer in found["layers"]) == found[total]
-    assert {"layer", "kind", "shape", "parameters", "flops"} == set(found["layers"][0])
+    assert {"layer", "kind", "shape", "parameters", "trainable", "flops", "parts"} == set(found["layers"][0])
+
+
+def test_show_has_the_rows_of_the_published_summary(command):
+    """Norms, projections and feed-forward layers of one block of SimpleViT, as its report prints them."""
+    lines = [line.split() for line in command("show", "simple-vit")[1].splitlines()]
+    block = [line for line in lines if line and line[0].startswith("blocks.1.")]
+    assert [(line[1], " ".join(line[2:-3]), line[-3], line[-2]) for line in block] == [
+        ("LayerNorm", "64 x 128", "256", "256"),
+        ("Linear", "64 x 1536", "196,608", "196,608"),
+        ("softmax", "8 x 64 x 64", "0", "0"),
+        ("Linear", "64 x 128", "65,536", "65,536"),
+        ("LayerNorm", "64 x 128", "256", "256"),
+        ("Linear", "64 x 512", "66,048", "66,048"),
+        ("GELU", "64 x 512", "0", "0"),
+        ("Linear", "64 x 128", "65,664", "65,664"),
+    ]
 
 
 def test_show_with_settings(command):

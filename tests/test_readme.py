@@ -50,6 +50,7 @@ def test_the_table_of_axes_names_every_component() -> None:
         ("layouts", "layout"),
         ("stems", "stem"),
         ("heads", "head"),
+        ("locals", "local"),
     ]:
         row = re.search(rf"^\| {axis} \|(.*)$", README, re.M)
         assert row is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from favorit.attention import KERNELS, MIXERS
+from favorit.attention import KERNELS, LOCALS, MIXERS
 from favorit.config import SECTIONS
 from favorit.data import AUGMENTS, PREPROCESSES
 from favorit.errors import unknown
@@ -19,6 +19,7 @@ REGISTRIES: dict[str, Registry] = {
     "positions": POSITIONS,
     "stems": STEMS,
     "heads": HEADS,
+    "locals": LOCALS,
     "optimizers": OPTIMIZERS,
     "schedules": SCHEDULES,
     "augments": AUGMENTS,
@@ -47,7 +48,7 @@ KINDS = (*REGISTRIES, *TABLES)
 
 
 def list_components(kind: str) -> list[str]:
-    """The names of a kind: mixers, kernels, positions, stems, heads, layouts, presets, the parts of training, or all fields."""
+    """The names of a kind: mixers, kernels, positions, stems, heads, locals, layouts, presets, the parts of training, or all fields."""
     if kind in TABLES:
         return list(TABLES[kind][0])
     if kind not in REGISTRIES:

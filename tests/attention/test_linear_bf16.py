@@ -172,5 +172,11 @@ def test_masks_causal_attention_long_sequences_and_other_processors_take_fp32(mo
 def test_only_kernels_of_a_homogeneous_function_by_hand_round() -> None:
     """Whoever adds one has to look at its rounding here. eps is small beside features, which are products: tokens themselves would be
     rounded by what is added to them."""
-    specs = [*KERNELS, *(f"{name}(m=8)" for name in ("relu", "elu", "gelu", "exp")), "relu(m=8, eps=0.3)", "relu(m=8, learned=True)"]
+    specs = [
+        *KERNELS,
+        *(f"{name}(m=8)" for name in ("relu", "elu", "gelu", "exp")),
+        "relu(m=8, eps=0.3)",
+        "relu(m=8, learned=True)",
+        "relu(m=8, bias=True)",
+    ]
     assert [spec for spec in specs if KERNELS.build(spec, head_dim=8, layer=0, seed=0).rounds] == ["relu(m=8)"]

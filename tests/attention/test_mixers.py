@@ -6,10 +6,16 @@ import pytest
 import torch
 
 import cases
-from checks import MIXER_CHECKS, builder
+from checks import MIXER_CHECKS, Build, builder, near
 from favorit.attention import KERNELS, MIXERS, Linear, explicit, streamed
 
-SPECS = [(name, spec) for name, case in cases.MIXERS.items() for spec in case.specs]
+CASES = [(name, case) for table in (cases.MIXERS, cases.RAW) for name, case in table.items()]
+SPECS = [(name, spec) for name, case in CASES for spec in case.specs]
+CHECKS = [(name, case, spec, check) for name, case in CASES for spec in case.specs for check in MIXER_CHECKS if check not in case.excused]
+
+
+def tried(case: cases.Case, spec: str) -> Build:
+    return near(builder(spec)) if case.near else builder(spec)
 
 
 def test_every_registered_mixer_has_an_entry() -> None:
@@ -18,7 +24,7 @@ def test_every_registered_mixer_has_an_entry() -> None:
 
 
 def test_every_entry_tries_its_own_name_and_excuses_known_invariants() -> None:
-    for name, case in cases.MIXERS.items():
+    for name, case in CASES:
         assert case.specs, name
         assert all(spec.partition("(")[0] == name for spec in case.specs)
         assert set(case.excused) <= set(MIXER_CHECKS), name
@@ -33,31 +39,25 @@ def test_a_kernel_says_how_many_features_it_has(spec: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "check"), [(spec, check) for name, spec in SPECS for check in MIXER_CHECKS if check not in cases.MIXERS[name].excused]
+    ("case", "spec", "check"), [pytest.param(case, spec, check, id=f"{spec}-{check}") for _, case, spec, check in CHECKS]
 )
-def test_conformance(spec: str, check: str) -> None:
-    MIXER_CHECKS[check](builder(spec))
+def test_conformance(case: cases.Case, spec: str, check: str) -> None:
+    MIXER_CHECKS[check](tried(case, spec))
 
 
 @pytest.mark.parametrize(
-    ("spec", "check"),
-    [
-        (spec, check)
-        for name, spec in SPECS
-        if name in KERNELS or name == "softmax"
-        for check in MIXER_CHECKS
-        if check not in cases.MIXERS[name].excused
-    ],
+    ("case", "spec", "check"),
+    [pytest.param(case, spec, check, id=f"{spec}-{check}") for name, case, spec, check in CHECKS if name in KERNELS or name == "softmax"],
 )
-def test_conformance_in_blocks(spec: str, check: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_conformance_in_blocks(case: cases.Case, spec: str, check: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The path that large inputs take, also in blocks of a few tokens on several threads."""
     monkeypatch.setattr(streamed, "FEW_NUMBERS", 0)
     monkeypatch.setattr(streamed, "BLOCK_NUMBERS", 64 * 24)
     monkeypatch.setattr(explicit, "FEWEST_KEPT", 1)
-    MIXER_CHECKS[check](builder(spec))
+    MIXER_CHECKS[check](tried(case, spec))
 
 
-@pytest.mark.parametrize(("name", "check"), [(name, check) for name, case in cases.MIXERS.items() for check in case.excused])
-def test_an_excuse_is_needed(name: str, check: str) -> None:
+@pytest.mark.parametrize(("spec", "check"), [(case.specs[0], check) for _, case in CASES for check in case.excused])
+def test_an_excuse_is_needed(spec: str, check: str) -> None:
     with pytest.raises((AssertionError, ValueError)):
-        MIXER_CHECKS[check](builder(cases.MIXERS[name].specs[0]))
+        MIXER_CHECKS[check](builder(spec))

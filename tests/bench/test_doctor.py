@@ -118,6 +118,18 @@ def test_features_that_one_token_decides_are_counted():
 # Advice on constructed activations.
 
 
+def test_signed_features_are_counted_by_their_absolute_share():
+    """The entropy of negative shares is not finite."""
+    place = torch.tensor([1.0, -1.0] * (WIDTH // 2)).expand(2, HEADS, TOKENS, WIDTH)
+    found = look(place, place, torch.randn(2, HEADS, TOKENS, WIDTH), "elu(raw=True)")[0]
+    share = (torch.nn.functional.elu(place[0, 0, 0] * WIDTH**-0.25) + 1e-3).square()
+    share = share / share.sum()
+    assert found.used == pytest.approx((-(share * share.log()).sum()).exp().item(), rel=1e-4)
+    assert found.vanished == 0
+    q, k, v = tensors()
+    assert look(q, k, v, "elu(raw=True)")[0].used > 2
+
+
 def test_small_norms_let_favor_stand_in():
     advice = advise(look(*tensors(0.4))[0])
     assert advice.verdict == "favor(m=256) suffices"

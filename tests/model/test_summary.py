@@ -32,6 +32,10 @@ def test_parameters_and_flops_add_up_to_the_models(overrides):
     assert found[-1].layer == "head"
     assert len(found) == 3 + model.config.depth * (2 if model.config.mlp_dim else 1)
     assert all(row.flops > 0 for row in found if row.layer != "position")
+    for row in found:
+        assert len(row.parts) != 1
+        for name in ("parameters", "trainable", "flops") if row.parts else ():
+            assert sum(getattr(part, name) for part in row.parts) == getattr(row, name), (row.layer, name)
 
 
 def test_flops_of_known_layers_are_counted_by_hand():
@@ -57,11 +61,48 @@ def test_flops_of_linear_attention_are_linear_in_the_tokens():
 def test_rows_say_what_and_how_large():
     found = rows(layout="favor(m=64)|softmax|favor(m=32)|softmax", image_size=(8, 16), classes=7)
     assert [found[f"blocks.{layer}.attention"].kind for layer in range(4)] == ["favor(m=64)", "softmax", "favor(m=32)", "softmax"]
-    assert found["stem"] == Row("stem", "patch(4)", (8, 64), 3 * 16 * 64 + 64, 2 * 8 * 48 * 64)
-    assert found["position"] == Row("position", "learned", (9, 64), (1 + 9) * 64, 0)
+    assert found["stem"] == Row("stem", "patch(4)", (8, 64), 3 * 16 * 64 + 64, 3 * 16 * 64 + 64, 2 * 8 * 48 * 64)
+    assert found["position"] == Row("position", "learned", (9, 64), (1 + 9) * 64, (1 + 9) * 64, 0)
     assert (found["blocks.2.feed_forward"].shape, found["head"].shape) == ((9, 64), (7,))
     # All that the head reads of the last block is the class token.
     assert found["blocks.3.attention"].shape == found["blocks.3.feed_forward"].shape == (1, 64)
+
+
+def test_parts_are_norms_and_projections_in_the_order_of_their_calls():
+    found = rows(layout="relu(m=8)", position="learned+rope2d", qk_norm=True, local="dwconv(3)", norm="post")
+    parts = found["blocks.1.attention"].parts
+    assert [part.layer.removeprefix("blocks.1.attention.") for part in parts] == [
+        "branch.qkv",
+        "branch.norm_q",
+        "branch.norm_k",
+        "branch.position",
+        "branch.mixer",
+        "branch.local.filter",
+        "branch.out",
+        "after",
+    ]
+    assert [part.kind for part in parts] == ["Linear", "HeadNorm", "HeadNorm", "Rope2d", "relu(m=8)", "Conv2d", "Linear", "LayerNorm"]
+    assert parts[0].shape == (65, 192)
+    assert parts[3].shape == parts[4].shape == (4, 65, 16)
+    # q and k times the rows, then keys times values and queries times that, in each of 4 heads.
+    assert parts[4].flops == 4 * (2 * 2 * 65 * 8 * 16 + 2 * 2 * 65 * 8 * 16)
+
+
+def test_last_block_that_reads_one_token_has_all_its_parts():
+    parts = {part.layer.rpartition(".")[2]: part for part in rows()["blocks.3.attention"].parts}
+    assert list(parts) == ["before", "qkv", "mixer", "out"]
+    assert parts["mixer"].shape == (4, 1, 16)
+    assert parts["qkv"].parameters == 3 * 64 * 64 + 3 * 64
+    assert parts["out"].flops == 2 * 64 * 64
+
+
+def test_frozen_parameters_are_not_trainable():
+    model = create_model("hybrid", seed=0)
+    model.blocks[0].attention.requires_grad_(False)
+    frozen, other = (row for row in summarise(model) if row.layer in ("blocks.0.attention", "blocks.1.attention"))
+    assert frozen.parameters == other.parameters == other.trainable
+    assert (frozen.trainable, frozen.parts[1].trainable) == (0, 0)
+    assert sum(row.trainable for row in summarise(model)) == parameters(model)
 
 
 @pytest.mark.parametrize("training", [True, False])

@@ -27,6 +27,10 @@ IDENTIFIERS: dict[str, tuple[dict[str, Any], str]] = {
     "muon": (dict(train=dict(optimizer="muon", schedule="one_cycle", warmup=1.5, clip=1.0)), "dc275505d559db2b"),
     "regularised": (dict(train=dict(label_smoothing=0.1, ema=0.99, class_weights=True)), "edb12ff43a303317"),
     "stopping": (dict(train=dict(monitor="loss", patience=3, select="last")), "e4fefbffb07d215b"),
+    "kernels": (
+        dict(model=dict(layout="elu(m=32, alpha=0.25, scale=sqrt)|exp(clamp=5.0)|learned(m=16, act=gelu)|mixture")),
+        "e8ff27bdabf9f337",
+    ),
     "redrawn": (dict(model=dict(layout="favor(m=32)"), train=dict(redraw=100)), "0a7cd424a95b737e"),
     "redrawn each epoch": (dict(model=dict(layout="favor(m=32)"), train=dict(redraw="epoch", precision="bf16")), "2c7e0d139e736742"),
 }
@@ -61,6 +65,10 @@ SAME: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         dict(model=dict(layout="favor(m=32, features=hyperbolic)")),
     ),
     "by position": (dict(model=dict(layout="favor(32)")), dict(model=dict(layout="favor(m=32)"))),
+    "defaults of kernels": (
+        dict(model=dict(layout="elu(m=8, bias=False, rows=regular, temperature=False, raw=False)|mixture(raw=False, eps=1e-3)")),
+        dict(model=dict(layout="elu(m=8)|mixture")),
+    ),
     "defaults of a mixer": (dict(model=dict(layout="relu(m=64, eps=1e-3, learned=False)")), dict(model=dict(layout="relu(m=64)"))),
     "defaults of fields": (
         dict(

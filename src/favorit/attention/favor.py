@@ -20,12 +20,15 @@ from favorit.errors import FavoritError
 from favorit.spec import PositiveInt
 
 LN2 = math.log(2)
+# Of |x~|^2 in the exponent, by the kernel that is estimated.
+DECAYS = {"softmax": 0.5, "gaussian": 1.0}
 
 
 @kernel("favor")
 class Favor(Kernel):
     """phi(x) = exp(W x~ - |x~|^2 / 2), x~ = x / D^(1/4): E[phi(q) . phi(k)] / M = exp(q . k / sqrt(D)).
 
+    `kernel="gaussian"` is exp(W x~ - |x~|^2), which estimates exp(-|q~ - k~|^2 / 2): keys far from the query lose weight however long.
     `features="hyperbolic"` is [exp(u), exp(-u)] over M/2 rows: the same mean, less variance for nearby q and k. One W serves all heads
     of a layer. Of a query, |q~|^2 and the largest exponent are left out: they are factors of the whole row. Of a key, the largest
     exponent goes into r, where the mixer accounts for it; dropping it per key would reweight the keys. In blocks on a CPU nothing is left
@@ -41,12 +44,14 @@ class Favor(Kernel):
         features: Literal["positive", "hyperbolic"] = "positive",
         orthogonal: bool = True,
         norm: RowNorm = "chi",
+        kernel: Literal["softmax", "gaussian"] = "softmax",
     ) -> None:
         super().__init__()
         self.mirrored = features == "hyperbolic"
         if self.mirrored and m % 2:
             raise FavoritError(f"favor: m={m} is not valid with features=hyperbolic: features come in pairs, m must be even")
         self.features = m
+        self.decay = DECAYS[kernel]
         rows = m // 2 if self.mirrored else m
         self.projection = RandomRows(rows, head_dim, layer=layer, seed=seed, orthogonal=orthogonal, norm=norm)
 
@@ -55,7 +60,7 @@ class Favor(Kernel):
         return torch.exp(exponent - exponent.detach().amax(-1, keepdim=True))
 
     def keys(self, k: Tensor) -> tuple[Tensor, Tensor]:
-        exponent = self._exponent(k) + _minus_half_square(k)
+        exponent = self._exponent(k) + self._log_factor(k)
         r = exponent.detach().amax(-1, keepdim=True)
         return torch.exp(exponent - r), r
 
@@ -74,14 +79,14 @@ class Favor(Kernel):
             def pull(grad: Tensor, of_x: Tensor) -> list[Tensor | None]:
                 of_exponent = grad.mul_(phi)
                 project(of_exponent, rows, of_x)
-                if as_keys:  # |k~|^2 / 2 is subtracted from every exponent of a key
-                    of_x.addcmul_(x, of_exponent.sum(-1, keepdim=True), value=-(x.shape[-1] ** -0.5))
+                if as_keys:  # a multiple of |k~|^2 is subtracted from every exponent of a key
+                    of_x.addcmul_(x, of_exponent.sum(-1, keepdim=True), value=-2 * self.decay * x.shape[-1] ** -0.5)
                 return []
 
-            found = None if top is None or pulled or not as_keys else _minus_half_square(x).add_(top, alpha=LN2)
+            found = None if top is None or pulled or not as_keys else self._log_factor(x).add_(top, alpha=LN2)
             return Lifted(phi, found, pull)
 
-        ways = [Lifter(partial(lift, levelled=False), r=_minus_half_square), Lifter(partial(lift, levelled=True))]
+        ways = [Lifter(partial(lift, levelled=False), r=self._log_factor), Lifter(partial(lift, levelled=True))]
         # To find out whether exponents need their maxima taken off, a processor that runs ahead would have to be waited for.
         return ways if like.is_cpu else ways[1:]
 
@@ -97,7 +102,6 @@ class Favor(Kernel):
         rows = self.projection.rows
         return rows.to(dtype) * rows.shape[-1] ** -0.25
 
-
-def _minus_half_square(x: Tensor) -> Tensor:
-    """-|x~|^2 / 2."""
-    return x.square().sum(-1, keepdim=True) * (-0.5 * x.shape[-1] ** -0.5)
+    def _log_factor(self, x: Tensor) -> Tensor:
+        """What a key's exponents have in common: -|x~|^2 / 2, or -|x~|^2 for the Gaussian kernel."""
+        return x.square().sum(-1, keepdim=True) * (-self.decay * x.shape[-1] ** -0.5)

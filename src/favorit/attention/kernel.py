@@ -5,12 +5,19 @@ Shapes: B batch, H heads, N tokens, D head width, M features.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
+
+# A kernel divides x by D^s. Softmax divides q . k by D^(1/2), so each of q and k by D^(1/4).
+Scale = Literal["sqrt", "fourth", "none"]
+SCALES: dict[Scale, float] = {"sqrt": 0.5, "fourth": 0.25, "none": 0.0}
+# `Kernel.least` of signed features.
+UNBOUNDED = -math.inf
 
 
 class Lifted(NamedTuple):
@@ -40,8 +47,9 @@ class Lifter(NamedTuple):
 class Kernel(nn.Module, ABC):
     """A feature map that owns its scaling. `queries` and `keys` are called in fp32 or better, autocast off.
 
-    `features` is M; `least` is what no feature is below: above 0, no row of weights can vanish. `rounds` says that a lifter takes tokens of
-    bf16 as well: each feature is then off by roundings of its own size.
+    `features` is M. `least` is a lower bound of all features. Above 0, no row of weights can vanish. UNBOUNDED means signed features:
+    unless the kernel keeps phi(q) . phi(k) non-negative by other means, weights may be negative, and they grow without bound where a row's
+    sum crosses zero. `rounds` says that a lifter takes tokens of bf16 as well: each feature is then off by roundings of its own size.
     """
 
     features: int
@@ -50,7 +58,7 @@ class Kernel(nn.Module, ABC):
 
     @abstractmethod
     def queries(self, q: Tensor) -> Tensor:
-        """(..., N, D) -> (..., N, M), non-negative, each token up to a positive factor of its own (it cancels)."""
+        """(..., N, D) -> (..., N, M), at least `least`, each token up to a positive factor of its own (it cancels)."""
 
     def keys(self, k: Tensor) -> tuple[Tensor, Tensor | None]:
         """(..., N, D) -> phi (..., N, M), r (..., N, 1): the features of key j are phi_j exp(r_j). No factor of a key cancels, only one of

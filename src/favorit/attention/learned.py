@@ -13,23 +13,25 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from favorit.attention.kernel import Kernel
+from favorit.attention.kernel import SCALES, UNBOUNDED, Kernel, Scale
 from favorit.attention.linear import kernel
-from favorit.spec import PositiveInt
+from favorit.spec import PositiveFloat, PositiveInt
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu}
 
 
 def _linear(layer: nn.Linear, x: Tensor) -> Tensor:
     """The layer in the precision of x: kernels run in fp32 even where the model's weights are half precision."""
-    return F.linear(x, layer.weight.to(x.dtype), layer.bias.to(x.dtype))
+    return F.linear(x, layer.weight.to(x.dtype), None if layer.bias is None else layer.bias.to(x.dtype))
 
 
 @kernel("learned")
 class Learned(Kernel):
-    """phi(x) = softplus(W2 act(W1 x + b1) + b2), one network for all heads of a layer; O(N D (hidden + M)).
+    """phi(x) = softplus(W2 act(W1 x + b1) + b2), without the softplus if raw=True; O(N D (hidden + M)).
 
-    x is scaled by D^(-1/4). `hidden` is 2 D by default and `m` D.
+    One network serves all heads of a layer. `hidden` is 2 D by default and `m` D. x is divided by D^(1/4), or as `scale` says; `bias=False`
+    leaves out b1 and b2. With `raw=True` features are signed: weights may be negative, and they grow without bound where a row's sum
+    crosses zero, which can end training with NaN.
     """
 
     def __init__(
@@ -38,35 +40,45 @@ class Learned(Kernel):
         m: PositiveInt | None = None,
         hidden: PositiveInt | None = None,
         act: Literal["relu", "gelu"] = "relu",
+        raw: bool = False,
+        bias: bool = True,
+        scale: Scale = "fourth",
     ) -> None:
         super().__init__()
         self.features = m or head_dim
-        self.inner = nn.Linear(head_dim, hidden or 2 * head_dim)
-        self.outer = nn.Linear(hidden or 2 * head_dim, self.features)
-        self.act = ACTIVATIONS[act]
+        self.inner = nn.Linear(head_dim, hidden or 2 * head_dim, bias=bias)
+        self.outer = nn.Linear(hidden or 2 * head_dim, self.features, bias=bias)
+        self.act, self.raw, self.scale = ACTIVATIONS[act], raw, head_dim ** -SCALES[scale]
+        if raw:
+            self.least = UNBOUNDED
 
     def queries(self, q: Tensor) -> Tensor:
-        x = q * q.shape[-1] ** -0.25
-        return F.softplus(_linear(self.outer, self.act(_linear(self.inner, x))))
+        z = _linear(self.outer, self.act(_linear(self.inner, q * self.scale)))
+        return z if self.raw else F.softplus(z)
 
 
 @kernel("mixture")
 class Mixture(Kernel):
-    """phi(x) = a exp(clamp(z/t, -5, 5)) + (1 - a) relu(z/t) + eps, z = net(x); O(N D^2).
+    """phi(x) = a exp(clamp(z/t, -5, 5)) + (1 - a) relu(z/t) + eps, z = net(x), a, t, eps learned; O(N D^2).
 
     net is Linear D -> 2D, LayerNorm, ReLU, Linear 2D -> D on x / sqrt(D). a in (0, 1), t > 0.1 and eps > 0 are learned through
-    a = sigmoid(raw_a), t = 0.1 + softplus(raw_t), eps = softplus(raw_eps); they start at 1/2, 1 and 1e-3.
+    a = sigmoid(raw_a), t = 0.1 + softplus(raw_t), eps = softplus(raw_eps); they start at 1/2, 1 and `eps`. With `raw=True` they are
+    the parameters themselves, with the same start. Training may then push a out of (0, 1) or eps below 0, which makes features negative,
+    or t through 0, which makes them infinite.
     """
 
-    def __init__(self, head_dim: int) -> None:
+    def __init__(self, head_dim: int, raw: bool = False, eps: PositiveFloat = 1e-3) -> None:
         super().__init__()
         self.features = head_dim
         self.inner = nn.Linear(head_dim, 2 * head_dim)
         self.norm = nn.LayerNorm(2 * head_dim)
         self.outer = nn.Linear(2 * head_dim, head_dim)
-        self.raw_a = nn.Parameter(torch.zeros(()))
-        self.raw_t = nn.Parameter(torch.tensor(_inverse_softplus(0.9)))
-        self.raw_eps = nn.Parameter(torch.tensor(_inverse_softplus(1e-3)))
+        self.raw = raw
+        if raw:
+            self.least = UNBOUNDED
+        self.raw_a = nn.Parameter(torch.tensor(0.5 if raw else 0.0))
+        self.raw_t = nn.Parameter(torch.tensor(1.0 if raw else _inverse_softplus(0.9)))
+        self.raw_eps = nn.Parameter(torch.tensor(eps if raw else _inverse_softplus(eps)))
 
     def scalars(self) -> dict[str, float]:
         a, t, eps = self._parameters_of_f()
@@ -81,6 +93,9 @@ class Mixture(Kernel):
         return a * torch.exp(z.clamp(-5, 5)) + (1 - a) * F.relu(z) + eps
 
     def _parameters_of_f(self) -> tuple[Tensor, Tensor, Tensor]:
+        """a, t, eps."""
+        if self.raw:
+            return self.raw_a, self.raw_t, self.raw_eps
         return torch.sigmoid(self.raw_a), 0.1 + F.softplus(self.raw_t), F.softplus(self.raw_eps)
 
 

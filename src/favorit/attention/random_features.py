@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from favorit import seeds
 
 RowNorm = Literal["chi", "regular"]
+Orthogonal = Literal["chi", "regular", "orthonormal"]
 
 
 def gaussian_rows(m: int, dim: int, generator: torch.Generator) -> Tensor:
@@ -20,22 +21,27 @@ def gaussian_rows(m: int, dim: int, generator: torch.Generator) -> Tensor:
     return torch.randn(m, dim, generator=generator, dtype=torch.float64)
 
 
-def orthogonal_rows(m: int, dim: int, generator: torch.Generator, norm: RowNorm = "chi") -> Tensor:
+def orthogonal_rows(m: int, dim: int, generator: torch.Generator, norm: Orthogonal = "chi") -> Tensor:
     """(m, dim): blocks of dim orthogonal rows, each block Haar-distributed.
 
     `norm="chi"` gives rows the lengths of normal vectors, so that each row alone is standard normal and estimates stay unbiased;
-    `"regular"` gives all of them sqrt(dim), which is biased.
+    `"regular"` gives all of them sqrt(dim), which is biased. `"orthonormal"` has no blocks: as in `torch.nn.init.orthogonal_`, columns
+    are orthonormal, or rows where m < dim. The mean square norm of a row is then dim / m, or 1.
     """
-    directions = _haar(-(-m // dim), dim, generator).reshape(-1, dim)[:m]
+    if norm == "orthonormal":
+        tall = _haar((max(m, dim), min(m, dim)), generator)
+        return tall if m >= dim else tall.mT
+    directions = _haar((-(-m // dim), dim, dim), generator).reshape(-1, dim)[:m]
     if norm == "regular":
         return directions * dim**0.5
     return directions * gaussian_rows(m, dim, generator).norm(dim=-1, keepdim=True)
 
 
-def _haar(count: int, dim: int, generator: torch.Generator) -> Tensor:
-    """(count, dim, dim) orthogonal matrices, uniform over the group: QR alone favours some directions until R's diagonal is positive."""
-    q, r = torch.linalg.qr(torch.randn(count, dim, dim, generator=generator, dtype=torch.float64))
-    return q * torch.where(r.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0)[:, None, :]
+def _haar(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """Matrices (..., rows, columns) with orthonormal columns, uniform over all such: QR alone favours some directions until R's diagonal
+    is positive."""
+    q, r = torch.linalg.qr(torch.randn(shape, generator=generator, dtype=torch.float64))
+    return q * torch.where(r.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0)[..., None, :]
 
 
 class RandomRows(nn.Module):
@@ -46,7 +52,7 @@ class RandomRows(nn.Module):
 
     rows: Tensor
 
-    def __init__(self, m: int, dim: int, *, layer: int, seed: int, orthogonal: bool = True, norm: RowNorm = "chi") -> None:
+    def __init__(self, m: int, dim: int, *, layer: int, seed: int, orthogonal: bool = True, norm: Orthogonal = "chi") -> None:
         super().__init__()
         self.layer, self.seed, self.orthogonal, self.norm = layer, seed, orthogonal, norm
         self.register_buffer("rows", torch.empty(m, dim))

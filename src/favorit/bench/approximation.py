@@ -51,7 +51,7 @@ IMAGES = 8
 # Below, softmax and averaging are equal but for rounding; above, softmax picks one key.
 SMALLEST, LARGEST = 0.01, 100.0
 
-# Features that no mixer takes, because they may be negative; they exist for this study only.
+# Features that no mixer takes, because their weights may be negative; they exist for this study only.
 SIGNED: Registry[Estimate] = Registry("kernel", context=("head_dim", "seed"))
 
 

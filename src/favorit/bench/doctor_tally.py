@@ -4,7 +4,7 @@
     entropy     of the softmax weights, as a share of that of uniform ones
     rank        exp of the entropy of the singular values of the weights: how many directions they mix
     error       |w v - s v|_F / |s v|_F, s the softmax weights of the same q and k
-    used        exp of the entropy of phi(q_i)_m z_m over m, z = sum_j phi(k_j): how many features carry a row of a linear mixer
+    used        exp of the entropy of |phi(q_i)_m z_m| over m, z = sum_j phi(k_j): how many features carry a row of a linear mixer
 
 Shapes: B images, H heads, N tokens, D head width, M features.
 """
@@ -160,7 +160,7 @@ def _features(kernel: Kernel, q: Tensor, k: Tensor) -> dict[str, Tensor]:
     phi_q, (phi_k, r) = kernel.queries(q), kernel.keys(k)
     r = or_zero(r, phi_k)
     scale = torch.exp(r - r.amax(-2, keepdim=True))
-    carried = phi_q * (scale.mT @ phi_k / k.shape[-2])
+    carried = (phi_q * (scale.mT @ phi_k / k.shape[-2])).abs()  # features may be signed
     total = carried.sum(-1, keepdim=True)
     return {
         "used": _entropy(carried / total.clamp(min=TINY)).exp().mean(-1),

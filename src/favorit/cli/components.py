@@ -10,7 +10,8 @@ import typer
 
 def list_(
     kind: Annotated[
-        str | None, typer.Argument(help="mixers, kernels, positions, stems, heads, layouts, presets, fields and more; all without it.")
+        str | None,
+        typer.Argument(help="mixers, kernels, positions, stems, heads, locals, layouts, presets, fields and more; all without it."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:

@@ -16,7 +16,7 @@ def show(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Show a model: layer, output shape, parameters and FLOPs for one image.
+    """Show a model: every layer with its norms and projections, output shape, parameters, trainable parameters, FLOPs for one image.
 
     Examples: [bold]favorit show hybrid[/bold],
     [bold]favorit show hybrid --set model.layout=performer_first --set "model.performer=relu(m=64)"[/bold]
@@ -32,7 +32,7 @@ def show(
     check_room(config)
     model = create_model(config, seed=0)
     rows = summarise(model)
-    total = {"parameters": sum(row.parameters for row in rows), "flops": sum(row.flops for row in rows)}
+    total = {name: sum(getattr(row, name) for row in rows) for name in ("parameters", "trainable", "flops")}
     if as_json:
         typer.echo(
             json.dumps(
@@ -46,9 +46,11 @@ def show(
         )
         return
     size = " x ".join(map(str, (model.config.channels, *model.config.image_size)))
-    table = open_table(f"{preset}, {size}", layer="left", what="left", output="right", parameters="right", MFLOPs="right")
-    for row in rows:
-        table.add_row(row.layer, row.kind, " x ".join(map(str, row.shape)), f"{row.parameters:,}", f"{row.flops / 1e6:,.2f}")
+    numbers = dict.fromkeys(("output", "parameters", "trainable", "MFLOPs"), "right")
+    table = open_table(f"{preset}, {size}", layer="left", what="left", **numbers)
+    for part in (part for row in rows for part in row.parts or (row,)):
+        shape = " x ".join(map(str, part.shape))
+        table.add_row(part.layer, part.kind, shape, f"{part.parameters:,}", f"{part.trainable:,}", f"{part.flops / 1e6:,.2f}")
     table.add_section()
-    table.add_row("total", "", "", f"{total['parameters']:,}", f"{total['flops'] / 1e6:,.2f}")
+    table.add_row("total", "", "", f"{total['parameters']:,}", f"{total['trainable']:,}", f"{total['flops'] / 1e6:,.2f}")
     open_console().print(table, markup=False)
