@@ -1,4 +1,6 @@
-"""Section 3: four layouts of standard and Performer layers x {relu, FAVOR+} x the number of features m, on MNIST and CIFAR-10.
+"""Bennouna, Yang, Shao, Souaid: *Hybrid Transformer Models with Performer and Regular Attention* (December 2025).
+
+Four layouts of standard and Performer layers x {relu, FAVOR+} x the number of features m, on MNIST and CIFAR-10.
 
 dim 64, depth 4, 4 heads, patch 4; AdamW at 1e-3 (no schedule in its code), batch 128, 50 epochs, seed 42. The whole grid is 41 runs on
 MNIST and 49 on CIFAR-10; `--only "data=mnist"` is its `full_grid` for one data set, and `--only` with a whole name its `run_one`.
@@ -6,7 +8,10 @@ MNIST and 49 on CIFAR-10; `--only "data=mnist"` is its `full_grid` for one data 
 
 from __future__ import annotations
 
-from favorit.study import Points, Study, product
+from typing import Any
+
+from favorit.published import Row
+from favorit.study import Points, Published, Study, product
 
 DATA = {
     "mnist": Points({"data.name": "mnist", "data.augment": "rotate(5)", "data.preprocess": "normalise(0.5, 0.5)"}),
@@ -27,6 +32,19 @@ def grid(data: str) -> Points:
     performers = [f"{kernel}(m={m})" for kernel in ("relu", "favor") for m in FEATURES[data]]
     mixed = product({"model.layout": LAYOUTS, "model.performer": performers})
     return DATA[data] * (mixed + product({"model.layout": ["all_standard", "uniform", "none"]}))
+
+
+# Published rows -> points. None: the point does not have the field.
+PERFORMERS = {"relu": "relu", "softmax": "favor"}  # the report's word for a kernel, and ours
+
+
+def published_point(row: Row) -> dict[str, Any]:
+    performer = f"{PERFORMERS[str(row['kernel'])]}(m={row['m']:g})" if row["kernel"] else None
+    return {"data.name": row["dataset"], "model.layout": row["layout"], "model.performer": performer}
+
+
+def imagenet_point(row: Row) -> str:
+    return "times at 224x224 without training: run 'favorit bench speed --preset hybrid-imagenet --layouts all'"
 
 
 STUDY = Study(
@@ -51,4 +69,5 @@ STUDY = Study(
         "published accuracies are those of augmented test images": ["*"],
         "published times are those of a naive softmax; here softmax is PyTorch's fused one": ["*"],
     },
+    published=(Published("hybrids", published_point), Published("synthetic_imagenet", imagenet_point)),
 )

@@ -1,4 +1,6 @@
-"""Section 4: Transformer, Linformer and Performers of several kernels on MNIST and CIFAR-10, all trained from scratch.
+"""Sun, Shah: *Testing linear-attention Transformers*.
+
+Transformer, Linformer and Performers of several kernels on MNIST and CIFAR-10, all trained from scratch.
 
 The Transformer and the Linformer: Adam, batch 32, 20 epochs on MNIST and 100 on CIFAR-10 at 72x72; their rate is not stated: 3e-4, which
 trains 8 blocks of width 256 without warm-up. The Performer: AdamW 1e-3, decay 1e-4, 20 epochs, batch 128 and 32. Positive (hyperbolic)
@@ -9,7 +11,10 @@ each the mixers are not.
 
 from __future__ import annotations
 
-from favorit.study import Points, Study, product
+from typing import Any
+
+from favorit.published import Row
+from favorit.study import Points, Published, Study, product
 
 FEATURES = (16, 32, 64, 128)
 KERNELS = [
@@ -45,6 +50,23 @@ def models(data: str) -> Points:
     return Points({"data.name": data}) * (first * TORCH[data] + second * KERAS[data])
 
 
+# Published rows -> points. None: the point does not have the field.
+PUBLISHED_PRESETS = {"transformer": "linear-transformer", "linformer": "linformer", "performer": "linear-performer"}
+RANDOM = {"softmax": "favor(m={:g}, features=hyperbolic)", "relu": "relu(m={:g})"}
+DETERMINISTIC = {"softmax": "exp", "relu": "relu"}
+
+
+def published_point(row: Row) -> dict[str, Any] | str:
+    if row["start"] == "checkpoint":
+        return "starts from a checkpoint: comes with conversion"
+    data = str(row["dataset"])
+    fields = {"data.name": data, "model.preset": PUBLISHED_PRESETS[str(row["model"])] + SUFFIX[data], "model.layout": None}
+    if row["kernel"] is None:
+        return fields
+    kernels = DETERMINISTIC if row["deterministic"] == "yes" else RANDOM
+    return {**fields, "model.performer": kernels[str(row["kernel"])].format(row["features"])}
+
+
 STUDY = Study(
     name="linear-attention",
     question="Do Linformer and Performers reach the Transformer on small images, and with which features?",
@@ -63,4 +85,5 @@ STUDY = Study(
         "published accuracies are called validation; the test images are taken to be meant": ["*"],
         "published step times come from two frameworks": ["*"],
     },
+    published=(Published("linear_attention", published_point),),
 )

@@ -1,4 +1,6 @@
-"""Section 1: ViT, SimpleViT and three Performers on MNIST and CIFAR-10, and four sweeps of Performer-ReLU.
+"""Ding, Wang, Yang, Qin, Hao: *Problem 1: Vision Transformers*.
+
+ViT, SimpleViT and three Performers on MNIST and CIFAR-10, and four sweeps of Performer-ReLU.
 
 Recipe (a) for all five models: AdamW, cosine annealing, 100 epochs, the accuracy of the last epoch. Its table of Performer-ReLU fits a
 learning rate of 1e-3, so that is its rate here; the one that the sweeps share has 1e-4. Recipe (b), the small Performers with Adam and
@@ -11,7 +13,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from favorit.study import Points, Study, product
+from favorit.published import Row
+from favorit.study import Points, Published, Study, product
 
 DATA = product({"data.name": ["mnist", "cifar10"]})
 
@@ -48,6 +51,26 @@ SWEEPS = (
     | Points(*(relu(lr=1e-3, dropout=dropout) for dropout in (0.2, 0.3, 0.4)))
 )
 
+# Published rows -> points. None: the point does not have the field.
+PUBLISHED_PRESETS = {
+    "vit": "vit-128",
+    "simple_vit": "simple-vit",
+    "performer_exp": "performer-exp",
+    "performer_ftheta": "performer-ftheta",
+}
+
+
+def published_point(row: Row) -> dict[str, Any]:
+    model = str(row["model"])
+    fields = relu(lr=1e-3) if model == "performer_relu" else {"model.preset": PUBLISHED_PRESETS[model]}
+    return {"data.name": row["dataset"], **fields, "model.layout": None, "model.local": None}
+
+
+def swept_point(row: Row) -> dict[str, Any]:
+    swept = {name: row[name] for name in ("depth", "dim", "lr", "dropout")}
+    return {"data.name": "cifar10", **relu(**swept), "model.layout": None, "model.local": None}
+
+
 STUDY = Study(
     name="vit-variants",
     question="How do ViT, SimpleViT and three Performers compare, and what do depth, width, rate and dropout do to one of them?",
@@ -63,4 +86,5 @@ STUDY = Study(
     points=DATA * (MODELS + SMALL + CONTROLS) | Points({"data.name": "cifar10"}) * SWEEPS,
     sound={"data.validation": 0.1, "train.select": "best"},
     flags={"published accuracies are read from curves of the test set over all epochs": ["*"]},
+    published=(Published("vit_variants", published_point), Published("vit_variants_sweeps", swept_point)),
 )
