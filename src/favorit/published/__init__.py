@@ -122,25 +122,29 @@ def read(name: str) -> Table:
 def parse(name: str, text: str) -> Table:
     """The published table `name` from the text of its CSV file; a row that repeats the key of another is an error."""
     about = ABOUT[name]
-    rows = tuple({column: _cell(cell) for column, cell in row.items()} for row in csv.DictReader(text.splitlines()))
+    columns, *lines = csv.reader(text.splitlines())
+    if absent := [column for column in _columns(about) if column not in columns]:
+        raise FavoritError(f"published table {name}: no column {', '.join(absent)}; it has {', '.join(columns)}")
+    rows: list[Row] = []
     seen: dict[tuple[str | float | None, ...], int] = {}
-    for number, row in enumerate(rows, 1):
-        if None in row or (absent := [column for column in _columns(about) if column not in row]):
-            wrong = "more cells than columns" if None in row else f"no {', '.join(absent)}"
-            raise FavoritError(f"published table {name}, row {number}: {wrong}")
+    for number, cells in enumerate(lines, 1):
+        if len(cells) != len(columns):
+            raise FavoritError(f"published table {name}, row {number}: {len(cells)} cells, where there are {len(columns)} columns")
+        row = dict(zip(columns, map(_cell, cells), strict=True))
         key = tuple(row[column] for column in about.key)
         if (first := seen.setdefault(key, number)) != number:
             what = " ".join(f"{column}={row[column]}" for column in about.key if row[column] is not None)
             raise FavoritError(f"published table {name}: rows {first} and {number} are both {what}: remove one")
+        rows.append(row)
     whole = tuple(rule.text for rule in about.flags if not rule.columns and not rule.where)
-    return Table(name, rows, about.source, about.hardware, whole)
+    return Table(name, tuple(rows), about.source, about.hardware, whole)
 
 
 def _columns(about: About) -> list[str]:
     return [*about.key, *(column for quantity in about.quantities for column in quantity.columns), *about.scores]
 
 
-def _cell(text: str | None) -> str | float | None:
+def _cell(text: str) -> str | float | None:
     try:
         return float(text) if text else None
     except ValueError:
