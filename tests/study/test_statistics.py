@@ -331,3 +331,26 @@ def test_the_command_takes_seeds_separated_by_commas(trained, capsys):
     assert "other seeds" not in out
     low, high = told["accuracy_a"]["low"], told["accuracy_a"]["high"]
     assert f"{max(low, 0):.2%} to {min(high, 1):.2%}" in out, "no accuracy lies outside 0 to 1"
+
+
+def test_the_command_shows_published_accuracies_of_runs_of_a_built_in_study(tmp_path: Path, capsys):
+    from favorit.study import load_study
+
+    configs = load_study("hybrids").configs()
+    names = [f"data=cifar10 layout={layout}" for layout in ("all_performer performer=relu(m=32)", "all_standard")]
+    first, second = (configs[name] for name in names)
+    a = written(tmp_path / "a", first.replace(train=first.train.replace(epochs=5)), np.arange(1000) < 508, LABELS)
+    b = written(tmp_path / "b", second, np.arange(1000) < 500, LABELS)
+    out = compare_command(capsys, a.path, b.path)
+    assert "74.27%" in out
+    assert "published difference: +1.31 points (hybrids rows 43 and 90, section 6, Table 2; Bennouna" in out
+    assert "is not the published recipe: train.epochs 5 instead of 50" in out
+    told = json.loads(compare_command(capsys, a.path, b.path, "--json"))
+    assert told["published_a"]["values"] == [{"table": "hybrids", "row": 43, "value": 74.27, "place": "section 6, Table 2"}]
+    assert told["published_differences"][0]["low"] == pytest.approx(1.31)
+
+
+def test_the_command_shows_no_published_column_for_runs_of_no_study(tmp_path: Path, capsys):
+    a = written(tmp_path / "a", tiny(model=dict(layout="relu")), np.arange(1000) < 508, LABELS)
+    b = written(tmp_path / "b", tiny(), np.arange(1000) < 500, LABELS)
+    assert "published" not in compare_command(capsys, a.path, b.path)

@@ -97,8 +97,6 @@ def test_class_weights_count_the_training_part_only(tmp_path: Path):
     assert len(train) == 30
 
 
-# The engine does not pass the weights on yet: remove this mark with the change that does.
-@pytest.mark.xfail(strict=True, reason="training/engine.py calls class_weights without options.class_weights")
 def test_class_weights_by_hand_weigh_the_loss(tmp_path: Path):
     config = once(train=dict(class_weights=(1, 4, 1)))
     logp, labels = start(config)

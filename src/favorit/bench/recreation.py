@@ -1,4 +1,4 @@
-"""The hybrid of section 3 as its authors published it, written anew from its report and from what its public code does.
+"""The hybrid of Bennouna, Yang, Shao and Souaid (2025) as they published it, re-created from its report and its public code.
 
 It is: dim 64, depth 4, 4 heads, mlp ratio 2, patch 4, class token, learned positions, no dropout; softmax in the naive form; Performer
 layers through performer-pytorch; torch's AdamW as it comes; images read one by one as PIL pictures, flipped, rotated by up to 5 degrees

@@ -11,6 +11,7 @@ import typer
 
 NARROWEST = 12
 USUAL = 80
+INDENT = "  "
 
 
 def write_columns(
@@ -20,16 +21,18 @@ def write_columns(
     right: Iterable[str] = (),
     optional: Sequence[str] = (),
     heading: str | None = None,
+    sections: Sequence[str] | None = None,
     err: bool = False,
 ) -> None:
-    """Writes rows under titles, those of `right` justified right.
+    """Writes rows under titles, those of `right` justified right. `sections` has a line for each row, written where it changes.
 
     On a terminal the widest column of words is cut to fit, never the first one, which names the row, nor numbers: half a number is none.
     Where that is not enough the `optional` columns go, the first ones first, and a line says so. Elsewhere nothing is cut.
     """
     table = [[str(title) for title in titles], *([" ".join(cell.split()) for cell in row] for row in rows)]
     columns, numbers, left_out = list(zip(*table, strict=True)), set(right), []
-    room = _room(sys.stderr if err else sys.stdout)
+    width = terminal_width(sys.stderr if err else sys.stdout)
+    room = width if width is None or sections is None else width - len(INDENT)
     widths = _widths(columns, numbers, room)
     for title in (each for each in optional if each in titles):
         if room is None or _total(widths) <= room:
@@ -40,13 +43,24 @@ def write_columns(
     signs = [">" if column[0] in numbers else "<" for column in columns]
     template = "  ".join(f"{{:{sign}{width}}}" for sign, width in zip(signs, widths, strict=True))
     lines = [] if heading is None else [heading]
-    lines += [template.format(*map(_cut, row, widths)).rstrip() for row in zip(*columns, strict=True)]
+    titled, *written = [template.format(*map(_cut, row, widths)).rstrip() for row in zip(*columns, strict=True)]
+    lines += [titled, *written] if sections is None else [INDENT + titled, *_sectioned(sections, written)]
     if left_out:
-        lines.append(f"not shown on {room} columns: {', '.join(left_out)}")
+        lines.append(f"not shown on {width} columns: {', '.join(left_out)}")
     typer.echo("\n".join(lines), err=err)
 
 
-def _room(stream: TextIO | None) -> int | None:
+def _sectioned(sections: Sequence[str], lines: Sequence[str]) -> list[str]:
+    """The lines, indented, with their section above the first of each."""
+    found: list[str] = []
+    for number, (section, line) in enumerate(zip(sections, lines, strict=True)):
+        if not number or section != sections[number - 1]:
+            found.append(section)
+        found.append(INDENT + line)
+    return found
+
+
+def terminal_width(stream: TextIO | None) -> int | None:
     """The columns of a terminal, None for a pipe or a file; COLUMNS counts before what the terminal says of itself."""
     if stream is None or not stream.isatty():
         return None

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from favorit.study.statistics import Interval
+    from favorit.study.lookup import PublishedAccuracy
+    from favorit.study.statistics import Comparison, Interval
 
 FOLDERS = "A run's folder, or several separated by commas: the seeds of one variant."
 
@@ -21,6 +22,8 @@ def compare(
 ) -> None:
     """Compare two variants image by image: accuracies, their difference with its 95 % interval, McNemar's test, and what else differs.
 
+    Runs with the model and data of a point of a built-in study are shown beside its published accuracy.
+
     Examples: [bold]favorit compare runs/0123456789abcdef runs/fedcba9876543210[/bold],
     [bold]favorit compare runs/A0,runs/A1,runs/A2 runs/B0,runs/B1,runs/B2[/bold]
     """
@@ -29,12 +32,15 @@ def compare(
 
     found = compare_runs(_folders(a), _folders(b))
     if as_json:
-        typer.echo(json.dumps({**asdict(found), "sentence": found.sentence}))
+        typer.echo(json.dumps(_as_json(found)))
         return
     console = open_console()
-    table = open_table(variant="left", runs="right", test="right", interval="left")
-    for name, accuracy in ((found.a, found.accuracy_a), (found.b, found.accuracy_b)):
-        table.add_row(name, str(accuracy.n), f"{accuracy.mean:.2%}", _interval(accuracy))
+    sides = [(found.a, found.accuracy_a, found.published_a), (found.b, found.accuracy_b, found.published_b)]
+    is_published = any(beside.references for _, _, beside in sides)
+    table = open_table(variant="left", runs="right", test="right", interval="left", **({"published": "right"} if is_published else {}))
+    for name, accuracy, beside in sides:
+        values = [", ".join(f"{reference.text}%" for reference in beside.references)] if is_published else []
+        table.add_row(name, str(accuracy.n), f"{accuracy.mean:.2%}", _interval(accuracy), *values)
     console.print(table, markup=False)
     console.print(found.sentence, markup=False, soft_wrap=True)
     if found.p is not None:
@@ -43,6 +49,30 @@ def compare(
         console.print("one run of a variant: the interval is over images and says nothing of other seeds", soft_wrap=True)
     if found.confounded:
         console.print(f"confounded by {'; '.join(found.confounded)}", markup=False, soft_wrap=True)
+    for line in _published_lines(found, sides):
+        console.print(line, markup=False, soft_wrap=True)
+
+
+def _published_lines(found: Comparison, sides: list[tuple[str, Interval, PublishedAccuracy]]) -> list[str]:
+    """The published difference, and what a reader must know of the published accuracies."""
+    lines = []
+    for a, b, low, high in found.published_differences:
+        points = f"{low:+.2f}" if low == high else f"{low:+.2f} to {high:+.2f}"
+        lines.append(f"published difference: {points} points ({a.table} rows {a.row} and {b.row}, {a.place}; {a.source})")
+    for name, _, beside in sides:
+        if beside.problem:
+            lines.append(f"published numbers are not shown: {beside.problem}")
+        elif beside.name and not beside.references:
+            lines.append(f"{name}: no published accuracy is shown, several points match: {beside.name}")
+        elif beside.differs:
+            lines.append(f"{name} is not the published recipe: {', '.join(beside.differs)}")
+    return list(dict.fromkeys(lines))
+
+
+def _as_json(found: Comparison) -> dict[str, object]:
+    differences = [{"table": a.table, "rows": [a.row, b.row], "low": low, "high": high} for a, b, low, high in found.published_differences]
+    beside = {"published_a": found.published_a.as_dict(), "published_b": found.published_b.as_dict(), "published_differences": differences}
+    return {**asdict(found), **beside, "sentence": found.sentence}
 
 
 def _folders(text: str) -> list[str]:

@@ -92,7 +92,8 @@ def speed(
     for name, (table, rows) in beside.items():
         heading = f"\n{name}: ours ({here}, batch {batch}) beside {table.source} ({table.hardware}); ratio to all_standard"
         write_columns(BESIDE, _published_rows(rows), right=BESIDE[2:], optional=BESIDE_OPTIONAL, heading=heading, err=as_json)
-        console.print(f"published: {'; '.join(table.flags)}", markup=False, soft_wrap=True)
+        told = "; ".join(published.FLAGS[flag] for flag in table.flags)
+        console.print(f"published: other hardware; {told}", markup=False, soft_wrap=True)
     if explain:
         for cost in costs:
             where = f"{cost.name}, {cost.what}, {cost.tokens} tokens"

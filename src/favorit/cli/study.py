@@ -149,13 +149,36 @@ def run(
 
 @app.command("status")
 @with_fields
-def status(asked: Asked) -> None:
-    """Say how every point of a study stands; give the options that it was run with.
+def status(
+    asked: Asked,
+    published: Annotated[bool, typer.Option("--published", help="Every published number of these points beside ours.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
+) -> None:
+    """Say how every point of a study stands, with the published accuracy beside ours; give the options that it was run with.
 
-    Examples: [bold]favorit study status hybrids --only data=mnist[/bold],
-    [bold]favorit study status hybrids --runs results/runs[/bold]
+    Examples: [bold]favorit study status hybrids --scale small --runs results/runs[/bold],
+    [bold]favorit study status kernels --published[/bold]
     """
-    from favorit.cli.study_tables import status_table
-    from favorit.study.runner import status
+    import json
 
-    status_table(status(asked.name, asked.out, pack=asked.pack, options=asked.options(), data_dir=asked.data_dir))
+    from favorit.cli import published_table
+    from favorit.cli.study_tables import status_table
+    from favorit.study import load_study
+    from favorit.study.beside import pairs
+    from favorit.study.references import unmatched
+    from favorit.study.runner import records, status
+
+    study, options = load_study(asked.name), asked.options()
+    states = status(study, asked.out, pack=asked.pack, options=options, data_dir=asked.data_dir)
+    if published:
+        groups = list(dict.fromkeys(state.group for state in states))
+        found = pairs(study.group_references(options), records(states, asked.out, asked.pack), groups)
+        missing = unmatched(study.published)
+        if as_json:
+            typer.echo(json.dumps(published_table.as_json(found, missing)))
+        else:
+            published_table.published_table(study, options, found, missing)
+    elif as_json:
+        typer.echo(json.dumps([{name: value for name, value in vars(state).items() if name != "result"} for state in states]))
+    else:
+        status_table(study, options, states)

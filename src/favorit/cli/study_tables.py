@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
@@ -9,14 +10,22 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from favorit.cli.columns import write_columns
+from favorit.cli.columns import terminal_width, write_columns
 
 if TYPE_CHECKING:
+    from favorit.published import Reference
+    from favorit.study import Options, Study
     from favorit.study.plan import Plan
     from favorit.study.runner import Report, State
 
+References = Mapping[str, Sequence["Reference"]]
+
+BEST = "best test (test-selected)"
 # What a narrow screen has no room for, the least needed first.
-OPTIONAL = ("run", "parameters", "s/epoch", "validation", "95 % interval")
+OPTIONAL = ("run", "parameters", "s/epoch", "validation", "epochs", BEST, "sd", "95 % interval", "error", "flags", "status", "runs")
+WORDS = ("point", "run", "status", "flags", "error")
+# Columns of a terminal that are kept for what stands beside a name.
+BESIDE = 52
 
 
 def plan_table(plan: Plan, states: Sequence[State], seconds: Mapping[str, float], workers: int) -> None:
@@ -28,63 +37,162 @@ def plan_table(plan: Plan, states: Sequence[State], seconds: Mapping[str, float]
         typer.echo(f"about {duration(sum(seconds.values()) / workers)} left with {workers} worker{'s' if workers > 1 else ''} here")
     for reason in dict.fromkeys(plan.absent.values()):
         typer.echo(reason)
-    _notes(plan, [state.name for state in states])
+    _notes(plan.study, [state.name for state in states])
 
 
-def status_table(states: Sequence[State]) -> None:
-    """Every point with how it stands and what came out, then the sums."""
-    rows = [
-        (
-            state.name,
-            state.id,
-            state.status,
-            "" if state.epochs is None else str(state.epochs),
-            "" if state.accuracy is None else f"{state.accuracy:.2%}",
-            state.error or "",
-        )
-        for state in states
-    ]
-    write_columns(["point", "run", "status", "epochs", "test", "error"], rows, right=["epochs", "test"], optional=OPTIONAL)
+def status_table(study: Study, options: Options, states: Sequence[State]) -> None:
+    """Every point with how it stands, what came out and what was published; then seeds and folds together, and the sums."""
+    references = group_references(study, options)
+    rows = [_state_row(state, references.get(state.group, ())) for state in states]
+    _point_table(rows, f"{study.name}: {described(options)}")
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for state in states:
+        if state.result is not None:
+            groups.setdefault(state.group, []).append(state.result)
+    if any(len(results) > 1 for results in groups.values()):
+        typer.echo()
+        _result_table(groups, references, "seeds and folds together")
     typer.echo(f"\n{_counted(states)}")
+    explain_flags([result for results in groups.values() for result in results])
 
 
 def summary(report: Report) -> None:
-    """What came out, repetitions together; then what failed and what is left."""
+    """What came out, repetitions together, beside what was published; then what failed and what is left."""
+    plan = report.plan
     groups: dict[str, list[dict[str, Any]]] = {}
-    for task in report.plan.tasks:
+    for task in plan.tasks:
         if task.name in report.results:
             groups.setdefault(task.group, []).append(report.results[task.name])
     if groups:
         typer.echo()
-        titles = ["point", "runs", "test", "95 % interval", "validation", "parameters", "s/epoch", "flags"]
-        rows = [(name, *_aggregated(results)) for name, results in groups.items()]
-        write_columns(titles, rows, right=titles[1:-1], optional=OPTIONAL)
-        if any(result["environment"].get("workers", 1) > 1 for result in report.results.values()):
-            typer.echo("no s/epoch for runs that shared the machine: with one worker they are timed")
+        _result_table(groups, group_references(plan.study, plan.options), f"{plan.study.name}: {described(plan.options)}")
     counts = f"{len(report.results)} complete, {len(report.errors)} failed, {len(report.missing)} left"
-    typer.echo(f"\n{report.plan.study.name} in {report.out}: {counts}{'; the same command goes on' if report.missing else ''}")
+    typer.echo(f"\n{plan.study.name} in {report.out}: {counts}{'; rerun to resume' if report.missing else ''}")
     for name, error in report.errors.items():
         typer.echo(f"failed: {name}: {error}")
-    _notes(report.plan, list(report.results))
+    explain_flags(list(report.results.values()))
+    _notes(plan.study, list(report.results))
 
 
-def _aggregated(results: Sequence[dict[str, Any]]) -> tuple[str, ...]:
+def described(options: Options) -> str:
+    """How the points were changed: which protocol, how many epochs and images where that is not what the study says."""
+    parts = [f"protocol {options.protocol}"]
+    if options.epochs is not None:
+        parts.append(f"{options.epochs} epochs")
+    if options.subset is not None:
+        parts.append(f"{options.subset} images")
+    return ", ".join(parts)
+
+
+def group_references(study: Study, options: Options) -> References:
+    """The published numbers of each group; a damaged published table is one line, and its numbers are not shown."""
+    from favorit.errors import FavoritError
+
+    try:
+        return study.group_references(options)
+    except FavoritError as error:
+        typer.echo(f"published numbers are not shown: {error}", err=True)
+        return {}
+
+
+def explain_flags(results: Sequence[dict[str, Any]]) -> None:
+    """One line for each flag: what it means, and of how many runs."""
+    from favorit.published import FLAGS
+
+    for flag, count in Counter(flag for result in results for flag in _flags([result])).items():
+        runs = f"all {count} runs" if count == len(results) else f"{count} of {len(results)} runs"
+        typer.echo(f"{flag}: {FLAGS.get(flag, 'a flag of the run')} ({runs})")
+
+
+def _state_row(state: State, references: Sequence[Reference]) -> dict[str, str]:
+    results = [] if state.result is None else [state.result]
+    return {
+        "point": state.name,
+        "run": state.id,
+        "status": state.status,
+        "epochs": "" if state.epochs is None else str(state.epochs),
+        "test": "" if state.accuracy is None else f"{state.accuracy:.2%}",
+        **_published(references, state.accuracy),
+        BEST: _best_test(results),
+        "flags": " ".join(_flags(results)),
+        "error": state.error or "",
+    }
+
+
+def _result_table(groups: Mapping[str, Sequence[dict[str, Any]]], references: References, heading: str) -> None:
+    _point_table([_result_row(name, results, references.get(name, ())) for name, results in groups.items()], heading)
+    if _shared([result for results in groups.values() for result in results]):
+        typer.echo("no s/epoch for runs that shared the machine: with one worker they are timed")
+
+
+def _result_row(name: str, results: Sequence[dict[str, Any]], references: Sequence[Reference]) -> dict[str, str]:
     from favorit.study.statistics import aggregate
 
     tested = aggregate([result["test"]["accuracy"] for result in results])
-    spread = "" if tested.deviation is None else f" +- {tested.deviation:.2%}"
     validated = [result["validation"]["accuracy"] for result in results if (result.get("validation") or {}).get("accuracy") is not None]
-    # Times of runs that shared the machine are nobody's.
-    alone = [result["train_seconds_per_epoch"] for result in results if result["environment"].get("workers", 1) == 1]
-    return (
-        str(tested.n),
-        f"{tested.mean:.2%}{spread}",
-        "" if tested.low is None or tested.high is None else f"{max(tested.low, 0):.2%} .. {min(tested.high, 1):.2%}",
-        f"{fmean(validated):.2%}" if validated else "",
-        f"{results[0]['parameters']:,}",
-        f"{fmean(alone):.2f}" if alone else "",
-        " ".join(dict.fromkeys(flag for result in results for flag in result["flags"])),
-    )
+    # Runs that shared the machine have no times.
+    alone = [result["train_seconds_per_epoch"] for result in results if not _shared([result])]
+    return {
+        "point": name,
+        "runs": str(tested.n),
+        "test": f"{tested.mean:.2%}",
+        "sd": "" if tested.deviation is None else f"{tested.deviation:.2%}",
+        "95 % interval": "" if tested.low is None or tested.high is None else f"{max(tested.low, 0):.2%} .. {min(tested.high, 1):.2%}",
+        **_published(references, tested.mean),
+        BEST: _best_test(results),
+        "validation": f"{fmean(validated):.2%}" if validated else "",
+        "parameters": f"{results[0]['parameters']:,}",
+        "s/epoch": f"{fmean(alone):.2f}" if alone else "",
+        "flags": " ".join(_flags(results)),
+    }
+
+
+def _published(references: Sequence[Reference], accuracy: float | None) -> dict[str, str]:
+    """The published accuracies of a point, and ours minus each of them in points."""
+    headline = [reference for reference in references if reference.quantity.is_headline]
+    differences = [] if accuracy is None else [f"{reference.difference(100 * accuracy):+.2f}" for reference in headline]
+    return {"published": ", ".join(f"{reference.text}%" for reference in headline), "diff": ", ".join(differences)}
+
+
+def _best_test(results: Sequence[dict[str, Any]]) -> str:
+    """The mean accuracy of the epochs that the test set would have chosen; only watched runs know them."""
+    best = [result["best_test"]["accuracy"] for result in results if result.get("best_test")]
+    return f"{fmean(best):.2%}" if best else ""
+
+
+def _flags(results: Sequence[dict[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(flag for result in results for flag in result.get("flags", [])))
+
+
+def _shared(results: Iterable[dict[str, Any]]) -> bool:
+    from favorit.study.beside import had_machine_alone
+
+    return not all(map(had_machine_alone, results))
+
+
+def _point_table(rows: Sequence[Mapping[str, str]], heading: str) -> None:
+    """Rows with a name and numbers. Empty columns are left out, and flags that all runs share: the lines below the table explain them."""
+    titles = [title for title in rows[0] if title == "test" or any(row[title] for row in rows)]
+    if len({row["flags"] for row in rows if row["test"]}) == 1 and "flags" in titles:
+        titles.remove("flags")
+    names = [row["point"] for row in rows]
+    width = terminal_width(sys.stdout)
+    sections = None if width is None or max(map(len, names)) <= width - BESIDE else _shorten(names, width - BESIDE)
+    if sections is not None:
+        names = [name.removeprefix(f"{section} ") for name, section in zip(names, sections, strict=True)]
+    cells = [[name, *(row[title] for title in titles[1:])] for name, row in zip(names, rows, strict=True)]
+    right = [title for title in titles if title not in WORDS]
+    write_columns(titles, cells, right=right, optional=OPTIONAL, heading=heading, sections=sections)
+
+
+def _shorten(names: Sequence[str], longest: int) -> list[str]:
+    """The first fields of each name, at least as many as leave no more than `longest` characters; the last field always stays."""
+    split = [name.split(" ") for name in names]
+    for count in range(max(map(len, split))):
+        sections = [" ".join(fields[: min(count, len(fields) - 1)]) for fields in split]
+        if all(len(name) - len(section) <= longest for name, section in zip(names, sections, strict=True)):
+            break
+    return sections
 
 
 def _counted(states: Iterable[State]) -> str:
@@ -92,8 +200,8 @@ def _counted(states: Iterable[State]) -> str:
     return f"{counts.total()} points: " + ", ".join(f"{count} {status}" for status, count in counts.items())
 
 
-def _notes(plan: Plan, names: Sequence[str]) -> None:
-    about = Counter(sentence for name in names for sentence in plan.study.flagged(name))
+def _notes(study: Study, names: Sequence[str]) -> None:
+    about = Counter(sentence for name in names for sentence in study.flagged(name))
     for sentence, count in about.items():
         typer.echo(f"note: {sentence}{'' if count == len(names) else f' ({count} of {len(names)} points)'}")
 

@@ -15,7 +15,10 @@ switches are `train.deterministic=True`.
 
 from __future__ import annotations
 
-from favorit.study import Points, Scale, Study, product
+from typing import Any
+
+from favorit.published import Row
+from favorit.study import Points, Published, Scale, Study, product
 
 DATA = {
     "mnist": Points({"data.name": "mnist", "data.augment": "rotate(5)", "data.preprocess": "normalise(0.5, 0.5)"}),
@@ -49,6 +52,19 @@ SMALL = DATA["cifar10"] * (
     + product({"model.layout": ["all_performer"], "model.performer": performers(8, 16, 64, 256, 512)})
 )
 
+# Published rows -> points. None: the point does not have the field.
+PERFORMERS = {"relu": "relu", "softmax": "favor"}  # the report's word for a kernel, and ours
+
+
+def published_point(row: Row) -> dict[str, Any]:
+    performer = f"{PERFORMERS[str(row['kernel'])]}(m={row['m']:g})" if row["kernel"] else None
+    return {"data.name": row["dataset"], "model.layout": row["layout"], "model.performer": performer}
+
+
+def imagenet_point(row: Row) -> str:
+    return "times at 224x224 without training: run 'favorit bench speed --preset hybrid-imagenet --layouts all'"
+
+
 STUDY = Study(
     name="hybrids",
     question="Can some layers be Performers without loss, which ones, with which kernel and how many features?",
@@ -76,4 +92,5 @@ STUDY = Study(
         "published times are those of a naive softmax; here softmax is PyTorch's fused one": ["*"],
         "the normaliser of its equation 4 leaves out the keys, a slip: ours is phi(Q) phi(K)^T 1": ["*"],
     },
+    published=(Published("hybrids", published_point), Published("synthetic_imagenet", imagenet_point)),
 )

@@ -27,7 +27,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from favorit.study import Points, Scale, Study, product
+from favorit.published import Row
+from favorit.study import Points, Published, Scale, Study, product
 
 ADAM: dict[str, Any] = {"train.optimizer": "adam", "train.schedule": "step"}
 SGD: dict[str, Any] = {"train.optimizer": "sgd", "train.schedule": "cosine", "train.lr": 1.7e-3}
@@ -122,6 +123,43 @@ SMALL = Points(
     reduced("relu", "-grid", {"model.performer": "sincos(m=128)"}),
 )
 
+# Published rows -> points. None: the point does not have the field.
+PUBLISHED_PRESETS = {
+    "vit": "kernel-vit",
+    "performer_relu": "conv-relu",
+    "performer_elu": "conv-elu",
+    "performer_gelu": "conv-gelu",
+    "performer_exp": "conv-exp",
+    "performer_ftheta_mixture": "conv-mixture",
+    "performer_ftheta": "conv-learned",
+}
+
+
+# Not a control, a raw form or a wish.
+AS_PUBLISHED: dict[str, Any] = {
+    "model.layout": None,
+    "model.performer": None,
+    "train.class_weights": None,
+    "data.augment": "crop(4)|flip",
+}
+
+
+def published_point(row: Row) -> dict[str, Any]:
+    name = str(row["model"])
+    model = name.rstrip("_123")
+    fields = {"data.name": row["dataset"], "model.preset": PUBLISHED_PRESETS[model], **AS_PUBLISHED}
+    if name in ("performer_elu_1", "performer_elu_2", "performer_elu_3"):  # these rounds write their kernel
+        del fields["model.performer"]
+    # The rounds of ELU and GELU differ in optimiser and rate.
+    tuned = {"train.optimizer": row["optimizer"], "train.lr": row["lr"]} if model in ("performer_elu", "performer_gelu") else {}
+    decay = {"train.weight_decay": 0.0} if model == "performer_exp" else {}
+    return {**fields, **tuned, **decay}
+
+
+def published_class(row: Row) -> dict[str, Any]:
+    return {"data.name": "cifar10", "model.preset": "conv-relu", **AS_PUBLISHED}
+
+
 STUDY = Study(
     name="kernels",
     question="Which kernel serves best behind a convolutional backbone, and does attention do anything there at all?",
@@ -152,4 +190,5 @@ STUDY = Study(
         "it adds 1e-6 to the denominator of linear attention; ours adds 1e-30 to it and falls back to the mean": ["*conv-*"],
         "warm-up and one-cycle schedule are multiplied; how the report joins them is not said": ["*conv-gelu*"],
     },
+    published=(Published("kernels", published_point), Published("kernels_relu_per_class", published_class)),
 )

@@ -22,7 +22,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from favorit.study import Points, Scale, Study, product
+from favorit.published import Row
+from favorit.study import Points, Published, Scale, Study, product
 
 FEATURES = (16, 32, 64, 128)
 KERNELS = [
@@ -80,6 +81,23 @@ def small() -> Points:
     return Points({"data.name": "cifar10"}) * transformers("cifar10") * Points(smaller) + cifar10 + mnist
 
 
+# Published rows -> points. None: the point does not have the field.
+PUBLISHED_PRESETS = {"transformer": "linear-transformer", "linformer": "linformer", "performer": "linear-performer"}
+RANDOM = {"softmax": "favor(m={:g}, features=hyperbolic)", "relu": "relu(m={:g})"}
+DETERMINISTIC = {"softmax": "exp", "relu": "relu"}
+
+
+def published_point(row: Row) -> dict[str, Any] | str:
+    if row["start"] == "checkpoint":
+        return "starts from a checkpoint: comes with conversion"
+    data = str(row["dataset"])
+    fields = {"data.name": data, "model.preset": PUBLISHED_PRESETS[str(row["model"])] + SUFFIX[data], "model.layout": None}
+    if row["kernel"] is None:
+        return fields
+    kernels = DETERMINISTIC if row["deterministic"] == "yes" else RANDOM
+    return {**fields, "model.performer": kernels[str(row["kernel"])].format(row["features"])}
+
+
 STUDY = Study(
     name="linear-attention",
     question="Do Linformer and Performers reach the Transformer on small images, and with which features?",
@@ -101,4 +119,5 @@ STUDY = Study(
         "what the report calls deterministic softmax is taken to be the exp kernel without random features: a guess": ["*performer=exp*"],
         "the report also describes its Linformer as attention in local windows; ours is the low-rank projection alone": ["*linformer*"],
     },
+    published=(Published("linear_attention", published_point),),
 )

@@ -12,7 +12,10 @@ smoothed; total minutes and steps are in each result.
 
 from __future__ import annotations
 
-from favorit.study import Points, Scale, Study, product
+from typing import Any
+
+from favorit.published import Row
+from favorit.study import Points, Published, Scale, Study, product
 
 MNIST = Points({"data.name": "mnist", "data.augment": "rotate(10)", "data.validation": 1 / 12, "train.epochs": 20})
 CIFAR10 = Points({"data.name": "cifar10", "data.augment": "flip|crop(4)", "data.validation": 0.1, "train.epochs": 100})
@@ -24,6 +27,13 @@ MODELS = product(
     }
 )
 CONTROLS = product({"model.preset": ["position-softmax-none"], "model.layout": ["uniform", "none"]})
+
+
+# Published rows -> points. None: the point does not have the field.
+def published_point(row: Row) -> dict[str, Any]:
+    relative = str(row["position"]).removesuffix("_gate")
+    return {"data.name": row["dataset"], "model.preset": f"position-{row['attention']}-{relative}", "model.layout": None}
+
 
 STUDY = Study(
     name="positions",
@@ -44,4 +54,5 @@ STUDY = Study(
         "the details of string_gate are our reading of the report, a guess": ["*string*"],
         "optimiser, rate, dropout and m are not stated in the report: AdamW 3e-4, 0.2 and 128 are ours": ["*"],
     },
+    published=(Published("positions", published_point),),
 )

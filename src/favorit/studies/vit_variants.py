@@ -18,7 +18,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from favorit.study import Points, Scale, Study, product
+from favorit.published import Row
+from favorit.study import Points, Published, Scale, Study, product
 
 CIFAR10 = Points({"data.name": "cifar10"})
 DATA = Points({"data.name": "mnist"}) + CIFAR10
@@ -58,6 +59,26 @@ SWEEPS = (
 )
 ALL = MODELS + BESIDE + SMALL_MODELS + CONTROLS
 
+# Published rows -> points. None: the point does not have the field.
+PUBLISHED_PRESETS = {
+    "vit": "vit-128",
+    "simple_vit": "simple-vit",
+    "performer_exp": "performer-exp",
+    "performer_ftheta": "performer-ftheta",
+}
+
+
+def published_point(row: Row) -> dict[str, Any]:
+    model = str(row["model"])
+    fields = relu(lr=1e-3) if model == "performer_relu" else {"model.preset": PUBLISHED_PRESETS[model]}
+    return {"data.name": row["dataset"], **fields, "model.layout": None, "model.local": None}
+
+
+def swept_point(row: Row) -> dict[str, Any]:
+    swept = {name: row[name] for name in ("depth", "dim", "lr", "dropout")}
+    return {"data.name": "cifar10", **relu(**swept), "model.layout": None, "model.local": None}
+
+
 STUDY = Study(
     name="vit-variants",
     question="How do ViT, SimpleViT and three Performers compare, and what do depth, width, rate and dropout do to one of them?",
@@ -82,4 +103,5 @@ STUDY = Study(
         ],
         "it adds 1e-6 to the denominator of linear attention; ours adds 1e-30 to it and falls back to the mean": ["*performer*"],
     },
+    published=(Published("vit_variants", published_point), Published("vit_variants_sweeps", swept_point)),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -160,7 +160,7 @@ def events(
 
 @dataclass(frozen=True)
 class State:
-    """How one point stands: complete, failed, pruned, training, stopped, damaged, missing, or no data."""
+    """How one point stands: complete, failed, pruned, training, stopped, damaged, missing, or no data; `result` of a complete run."""
 
     name: str
     group: str
@@ -169,6 +169,7 @@ class State:
     epochs: int | None = None
     accuracy: float | None = None
     error: str | None = None
+    result: dict[str, Any] | None = field(default=None, compare=False, repr=False)
 
 
 def status(
@@ -204,4 +205,19 @@ def _state(name: str, group: str, identifier: str, places: Sequence[str | Path])
     except FavoritError as error:
         return State(name, group, identifier, "damaged", error=str(error))
     accuracy = result.get("test", {}).get("accuracy")
-    return State(name, group, identifier, found, result.get("epochs"), accuracy, result.get("error"))
+    complete = result if found == "complete" else None
+    return State(name, group, identifier, found, result.get("epochs"), accuracy, result.get("error"), complete)
+
+
+def records(
+    states: Iterable[State], out: str | Path, pack: str | Path | None = None
+) -> dict[str, list[tuple[dict[str, Any], list[dict[str, Any]]]]]:
+    """Result and epochs of each complete run, by the group of its point; damaged epochs count as none."""
+    found: dict[str, list[tuple[dict[str, Any], list[dict[str, Any]]]]] = {}
+    for state in states:
+        if state.result is not None:
+            epochs: list[dict[str, Any]] = []
+            with suppress(FavoritError):
+                epochs = find_run(state.id, *_places(out, pack)).epochs()
+            found.setdefault(state.group, []).append((state.result, epochs))
+    return found

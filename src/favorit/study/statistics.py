@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from favorit.errors import FavoritError
+from favorit.study.lookup import PublishedAccuracy, published_accuracy
 
 if TYPE_CHECKING:
     from favorit.config import RunConfig
+    from favorit.published import Reference
     from favorit.training import Run
 
 CONFIDENCE = 0.95
@@ -171,7 +173,10 @@ class Variant:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two variants on the same test images. `p` is McNemar's, for one run of each; `confounded` says what else differs."""
+    """Two variants on the same test images. `p` is McNemar's, for one run of each; `confounded` says what else differs.
+
+    `published_a` and `published_b` are the published accuracies of runs that belong to a built-in study.
+    """
 
     a: str
     b: str
@@ -181,6 +186,14 @@ class Comparison:
     difference: Difference
     p: float | None
     confounded: list[str]
+    published_a: PublishedAccuracy
+    published_b: PublishedAccuracy
+
+    @property
+    def published_differences(self) -> list[tuple[Reference, Reference, float, float]]:
+        """(a, b, low, high) for each pair of published accuracies of one table: published a - published b lies from low to high."""
+        pairs = [(a, b) for a in self.published_a.references for b in self.published_b.references if a.table == b.table]
+        return [(a, b, a.ends[0] - b.ends[1], a.ends[1] - b.ends[0]) for a, b in pairs]
 
     @property
     def sentence(self) -> str:
@@ -236,4 +249,6 @@ def compare(a: Sequence[str | Path], b: Sequence[str | Path], *, draws: int = 10
         difference=paired_bootstrap(first.correct, second.correct, draws=draws, seed=seed),
         p=mcnemar(first.correct[0], second.correct[0]) if single else None,
         confounded=confounded(first.runs[0], second.runs[0]),
+        published_a=published_accuracy(first.runs[0].config),
+        published_b=published_accuracy(second.runs[0].config),
     )

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
 from favorit import __version__
 from favorit.config import SECTIONS, RunConfig, identify
 from favorit.errors import FavoritError, unknown
+from favorit.published import Reference
 from favorit.study.points import PRESET, Changes, Points, check_fields, key, written
+from favorit.study.references import Published, references
 from favorit.study.source import Source
 
 PROTOCOLS = ("published", "sound")
@@ -86,7 +88,8 @@ class Study:
 
     `flags` are what a reader must know of these numbers and of published ones: sentences, each with patterns of the points it is about.
     `scales` are its named reductions beside `published` (all of it) and `smoke` (256 images, one epoch). `source` is the file that it was
-    loaded from; processes that train its points import it too.
+    loaded from; processes that train its points import it too. `published` maps rows of published
+    tables to its points.
     """
 
     name: str
@@ -97,6 +100,7 @@ class Study:
     flags: Mapping[str, Sequence[str]] = field(default_factory=dict)
     scales: Mapping[str, Scale] = field(default_factory=dict)
     source: Source | None = field(default=None, compare=False, repr=False)
+    published: Sequence[Published] = field(default=(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[\w.-]+", self.name) or self.name.startswith("."):
@@ -171,6 +175,18 @@ class Study:
     def meaning(self, options: Options) -> str:
         """An identifier of what is run: the same configurations, options and version have the same one."""
         return identify([__version__, asdict(options), {name: config.changed() for name, config in self.configs(options).items()}])
+
+    def references(self, point: Point) -> list[Reference]:
+        """The published numbers of a point."""
+        return references(self.published, point.changes)
+
+    def group_references(self, options: Options) -> dict[str, list[Reference]]:
+        """The published numbers of each group of points that has some. Seeds and folds of a variant share them."""
+        if not self.published:
+            return {}
+        groups = {point.group: point for point in self.named(replace(options, seeds=(), only=None))}
+        found = {group: self.references(point) for group, point in groups.items()}
+        return {group: own for group, own in found.items() if own}
 
     def flagged(self, name: str) -> Iterator[str]:
         """What must be known of the numbers of a point."""

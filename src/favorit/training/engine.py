@@ -67,7 +67,9 @@ class Training:
         self.rates = [[group["lr"] for group in optimizer.param_groups] for optimizer in optimizers]
         average = get_ema_multi_avg_fn(options.ema) if options.ema is not None else None
         self.ema = AveragedModel(model, multi_avg_fn=average) if average is not None else None
-        self.class_weights = class_weights(parts.labels, len(data.classes)).to(fabric.device) if options.class_weights else None
+        self.class_weights: Tensor | None = None
+        if options.class_weights:
+            self.class_weights = class_weights(parts.labels, len(data.classes), options.class_weights).to(fabric.device)
         self.progress = Progress()
 
     @property

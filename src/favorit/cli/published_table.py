@@ -1,0 +1,75 @@
+"""`favorit study status NAME --published`: every published number of a study beside ours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from favorit.cli.columns import write_columns
+from favorit.cli.study_tables import described
+
+if TYPE_CHECKING:
+    from favorit.published import Reference
+    from favorit.study import Options, Study
+    from favorit.study.beside import Pair
+    from favorit.study.references import Unmatched
+
+TITLES = ("quantity", "published", "ours", "diff", "ratio", "runs", "hardware", "flags", "place")
+# What a narrow screen has no room for, the least needed first.
+OPTIONAL = ("hardware", "place", "flags", "runs")
+
+
+def published_table(study: Study, options: Options, pairs: Sequence[Pair], unmatched: Sequence[Unmatched]) -> None:
+    """The numbers by point, then sources, hardware and flags explained once, then the rows that no point matches."""
+    if pairs:
+        write_columns(
+            TITLES,
+            [_row(pair) for pair in pairs],
+            right=TITLES[1:6],
+            optional=OPTIONAL,
+            heading=f"{study.name}: {described(options)}",
+            sections=[pair.group for pair in pairs],
+        )
+        typer.echo()
+        _notes([pair.reference for pair in pairs])
+    else:
+        typer.echo(f"study {study.name}: no published number belongs to these points")
+    for table, reason in dict.fromkeys((each.table, each.reason) for each in unmatched):
+        rows = [str(each.row) for each in unmatched if (each.table, each.reason) == (table, reason)]
+        typer.echo(f"no point for {table}, row {', '.join(rows)}: {reason}")
+
+
+def as_json(pairs: Sequence[Pair], unmatched: Sequence[Unmatched]) -> dict[str, Any]:
+    """The same as JSON data."""
+    missing = [{"table": each.table, "row": each.row, "reason": each.reason} for each in unmatched]
+    return {"published": [pair.as_dict() for pair in pairs], "unmatched": missing}
+
+
+def _row(pair: Pair) -> list[str]:
+    reference, quantity = pair.reference, pair.reference.quantity
+    return [
+        f"{quantity.name}, {quantity.unit}" if quantity.unit else quantity.name,
+        reference.text,
+        "" if pair.ours is None else format(pair.ours, ".2f" if quantity.unit == "%" else ".4g"),
+        "" if pair.difference is None else format(pair.difference, "+.2f" if quantity.unit == "%" else "+.3g"),
+        "" if pair.ratio is None else f"{pair.ratio:.2f}x",
+        str(pair.runs) if pair.runs else "",
+        reference.hardware,
+        " ".join(reference.flags),
+        reference.place,
+    ]
+
+
+def _notes(references: Sequence[Reference]) -> None:
+    from favorit.published import FLAGS
+
+    for table, source, hardware in dict.fromkeys((each.table, each.source, each.hardware) for each in references):
+        typer.echo(f"{table}: {source}; hardware: {hardware}")
+    for flag in dict.fromkeys(flag for each in references for flag in each.flags):
+        typer.echo(f"{flag}: {FLAGS[flag]}")
+    for table, row, note in dict.fromkeys((each.table, each.row, each.note) for each in references if each.note):
+        typer.echo(f"{table} row {row}: {note}")
+    if any(each.quantity.is_time for each in references):
+        typer.echo("times of ours: only runs that had the machine to themselves; as a ratio, because the hardware differs")

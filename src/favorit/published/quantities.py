@@ -1,0 +1,133 @@
+"""What a published number is, and the same number of a run of ours.
+
+`ours` of a quantity is a pure function of a run's result (result.json) and of its epochs (the records of epochs.jsonl). It is None where
+the run did not record what it needs: older results lack some keys, and only watched runs have test accuracies for each epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Result = Mapping[str, Any]
+Epochs = Sequence[Mapping[str, Any]]
+Ours = Callable[[Result, Epochs], float | None]
+
+SMOOTHING = 0.6  # TensorBoard's default
+CONVERGED = 0.01  # one point of accuracy
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A number of a published row: its name, its unit, and the columns that hold it: one, or those of its low and its high end.
+
+    `is_headline` marks the accuracy that short tables show; `is_time` what depends on the hardware.
+    """
+
+    name: str
+    unit: str
+    columns: tuple[str, ...]
+    ours: Ours
+    is_headline: bool = False
+    is_time: bool = False
+
+
+def at(path: str, scale: float = 1.0) -> Ours:
+    """scale x the number at a dotted path of the result, such as `test.accuracy` or `inference_seconds_per_batch.0`."""
+
+    def ours(result: Result, epochs: Epochs) -> float | None:
+        found: Any = result
+        for part in path.split("."):
+            found = _item(found, part)
+        return None if found is None else scale * found
+
+    return ours
+
+
+def _item(value: Any, part: str) -> Any:
+    if isinstance(value, Mapping):
+        return value.get(part)
+    if isinstance(value, Sequence) and int(part) < len(value):
+        return value[int(part)]
+    return None
+
+
+def initial_accuracy(result: Result, epochs: Epochs) -> float | None:
+    """Test accuracy after the first epoch, in %; None unless the run is watched."""
+    accuracies = _test_accuracies(epochs)
+    return 100 * accuracies[0] if accuracies else None
+
+
+def convergence_epochs(result: Result, epochs: Epochs) -> float | None:
+    """The first epoch, counted from 1, whose test accuracy is within one point of the last epoch's; None unless the run is watched.
+
+    The report says "stabilises" and gives no rule: this one is ours.
+    """
+    accuracies = _test_accuracies(epochs)
+    if not accuracies:
+        return None
+    return float(next(number for number, accuracy in enumerate(accuracies, 1) if abs(accuracy - accuracies[-1]) <= CONVERGED))
+
+
+def _test_accuracies(epochs: Epochs) -> list[float]:
+    """One for each epoch, or none at all."""
+    accuracies = [accuracy for record in epochs if (accuracy := record.get("test_accuracy")) is not None]
+    return accuracies if len(accuracies) == len(epochs) else []
+
+
+def final_validation_loss(result: Result, epochs: Epochs) -> float | None:
+    """Validation loss of the last epoch."""
+    return epochs[-1].get("validation_loss") if epochs else None
+
+
+def smoothed_validation_loss(result: Result, epochs: Epochs) -> float | None:
+    """Validation loss at the last epoch as TensorBoard smooths it: s_t = 0.6 s_(t-1) + 0.4 x_t, divided by 1 - 0.6^t."""
+    losses = [loss for record in epochs if (loss := record.get("validation_loss")) is not None]
+    if not losses:
+        return None
+    smoothed = 0.0
+    for loss in losses:
+        smoothed = SMOOTHING * smoothed + (1 - SMOOTHING) * loss
+    return smoothed / (1 - SMOOTHING ** len(losses))
+
+
+def step_milliseconds(result: Result, epochs: Epochs) -> float | None:
+    """Training time per optimiser step."""
+    seconds, steps = result.get("train_seconds"), result.get("steps")
+    return None if seconds is None or not steps else 1e3 * seconds / steps
+
+
+def batch_milliseconds(batch: int) -> Ours:
+    """Mean inference time of a batch of that size; None for a run that was timed at another size."""
+
+    def ours(result: Result, epochs: Epochs) -> float | None:
+        return at("inference_seconds_per_batch.0", 1e3)(result, epochs) if result.get("inference_batch") == batch else None
+
+    return ours
+
+
+def class_score(score: str, label: int | None) -> Ours:
+    """100 x precision, recall or f1 of a class; the mean over classes for the label None."""
+
+    def ours(result: Result, epochs: Epochs) -> float | None:
+        scores = result.get("test", {}).get(score)
+        if not scores:
+            return None
+        return 100 * (sum(scores) / len(scores) if label is None else scores[label])
+
+    return ours
+
+
+# Quantities that several tables have.
+def headline(name: str, *columns: str) -> Quantity:
+    """The accuracy that short tables show."""
+    return Quantity(name, "%", columns, at("test.accuracy", 100), is_headline=True)
+
+
+def epoch_seconds(*columns: str) -> Quantity:
+    return Quantity("training time per epoch", "s", columns, at("train_seconds_per_epoch"), is_time=True)
+
+
+def inference_seconds(*columns: str) -> Quantity:
+    return Quantity("inference time, test set", "s", columns, at("inference_seconds"), is_time=True)

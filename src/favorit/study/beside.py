@@ -1,0 +1,76 @@
+"""Our numbers beside the published ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from favorit.published import Reference
+from favorit.published.quantities import Epochs, Result
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A published number of a group of points, and ours: the mean over `runs` runs, None where no run has the number."""
+
+    group: str
+    reference: Reference
+    ours: float | None
+    runs: int
+
+    @property
+    def difference(self) -> float | None:
+        """ours - published, the distance to a range; None for times, which come from other hardware."""
+        if self.ours is None or self.reference.quantity.is_time:
+            return None
+        return self.reference.difference(self.ours)
+
+    @property
+    def ratio(self) -> float | None:
+        """ours / published, for times only."""
+        return self.reference.ratio(self.ours) if self.ours is not None and self.reference.quantity.is_time else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same as JSON data; an open end of a range is None."""
+        reference, quantity = self.reference, self.reference.quantity
+        low, high = reference.ends
+        return {
+            "point": self.group,
+            "quantity": quantity.name,
+            "unit": quantity.unit,
+            "published": low if low == high else [low, None if math.isinf(high) else high],
+            "ours": self.ours,
+            "runs": self.runs,
+            "difference": self.difference,
+            "ratio": self.ratio,
+            "hardware": reference.hardware,
+            "flags": list(reference.flags),
+            "note": reference.note,
+            "place": reference.place,
+            "source": reference.source,
+            "table": reference.table,
+            "row": reference.row,
+        }
+
+
+def had_machine_alone(result: Result) -> bool:
+    """True if times of a run count: no other worker beside it, and usual priority. Older results do not record the priority."""
+    environment = result.get("environment") or {}
+    return environment.get("workers", 1) == 1 and environment.get("nice", 0) == 0
+
+
+def pairs(
+    references: Mapping[str, Sequence[Reference]], records: Mapping[str, Sequence[tuple[Result, Epochs]]], groups: Sequence[str]
+) -> list[Pair]:
+    """Every published number of these groups with ours; `records` are results and epochs of the complete runs of a group."""
+    return [_pair(group, reference, records.get(group, ())) for group in groups for reference in references.get(group, ())]
+
+
+def _pair(group: str, reference: Reference, records: Sequence[tuple[Result, Epochs]]) -> Pair:
+    quantity = reference.quantity
+    counted = [record for record in records if not quantity.is_time or had_machine_alone(record[0])]
+    ours = [value for result, epochs in counted if (value := quantity.ours(result, epochs)) is not None]
+    return Pair(group, reference, fmean(ours) if ours else None, len(ours))

@@ -1,0 +1,176 @@
+"""`study status`, `study run` and `compare` show published numbers beside ours."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from favorit import FavoritError
+from favorit.cli.study import app
+from favorit.study import Options, load_study
+from favorit.study.plan import index_path
+from favorit.study.references import mapped_rows
+from favorit.training.folder import RunFolder
+
+Command = Callable[..., str]
+STANDARD = "data=cifar10 layout=all_standard"
+
+
+@pytest.fixture
+def status(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
+    """`favorit study status hybrids` of the runs in tmp_path: what it prints."""
+
+    def run(*arguments: str) -> str:
+        app(["status", "hybrids", "--out", str(tmp_path), *arguments], standalone_mode=False)
+        return capsys.readouterr().out
+
+    return run
+
+
+def index(out: Path, options: Options) -> dict[str, str]:
+    """The index that spares the command the data: points by name with made-up identifiers."""
+    study = load_study("hybrids")
+    path = index_path(study, options, out)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    points = [[point.name, point.group, f"{number:016x}"] for number, point in enumerate(study.named(options))]
+    path.write_text(json.dumps({"schema": 1, "points": points}))
+    return {name: identifier for name, _, identifier in points}
+
+
+def write(out: Path, identifier: str, accuracy: float, **more: Any) -> None:
+    folder = RunFolder(out / identifier)
+    folder.path.mkdir(parents=True)
+    result: dict[str, Any] = {
+        "status": "complete",
+        "epochs": 50,
+        "test": {"accuracy": accuracy},
+        "train_accuracy": 0.9,
+        "train_seconds_per_epoch": 14.181,
+        "parameters": 142026,
+        "flags": ["augmented-test"],
+        "environment": {"workers": 1, "nice": 0},
+    }
+    folder.write_result({**result, **more})
+
+
+def line(said: str, start: str) -> str:
+    (found,) = [line for line in said.splitlines() if line.startswith(start)]
+    return found
+
+
+def test_status_shows_published_accuracy_and_difference(tmp_path: Path, status: Command):
+    ids = index(tmp_path, Options())
+    write(tmp_path, ids[STANDARD], 0.7396)
+    said = status()
+    assert re.search(r"complete +50 +73\.96% +72\.96% +\+1\.00$", line(said, f"{STANDARD} "))
+    missing = line(said, "data=mnist layout=all_performer performer=relu(m=16) ")
+    assert re.search(r"missing +98\.58%$", missing), "published without ours"
+    assert said.splitlines()[0] == "hybrids: protocol published"
+    assert "augmented-test: test images are augmented like training images (all 1 runs)" in said
+
+
+def test_status_of_several_seeds_shows_mean_and_interval(tmp_path: Path, status: Command):
+    ids = index(tmp_path, Options(seeds=(0, 1)))
+    for seed, accuracy in ((0, 0.72), (1, 0.74)):
+        write(tmp_path, ids[f"{STANDARD} seed={seed}"], accuracy)
+    said = status("--seeds", "0,1")
+    together = said.split("seeds and folds together\n")[1]
+    assert re.search(r" 2 +73\.00% +1\.41% +60\.29% \.\. 85\.71% +72\.96% +\+0\.04 ", line(together, f"{STANDARD} "))
+
+
+def test_status_shows_flags_of_runs_that_differ(tmp_path: Path, status: Command):
+    ids = index(tmp_path, Options())
+    write(tmp_path, ids[STANDARD], 0.73)
+    write(tmp_path, ids["data=mnist layout=all_standard"], 0.98, flags=["augmented-test", "watched"])
+    said = status()
+    assert line(said, "data=mnist layout=all_standard ").endswith("augmented-test watched")
+    assert "watched: the test set was evaluated after each epoch; it chose nothing (1 of 2 runs)" in said
+
+
+def test_best_test_epoch_is_a_column_of_its_own_only_for_watched_runs(tmp_path: Path, status: Command):
+    ids = index(tmp_path, Options())
+    write(tmp_path, ids[STANDARD], 0.73, best_test=None)
+    assert "test-selected" not in status()
+    write(tmp_path, ids["data=mnist layout=all_standard"], 0.98, best_test={"accuracy": 0.985, "loss": 0.1, "epoch": 40})
+    said = status()
+    assert "best test (test-selected)" in said
+    assert "98.50%" in line(said, "data=mnist layout=all_standard ")
+
+
+def test_shortened_runs_say_so_above_the_table(tmp_path: Path, status: Command):
+    options = Options(protocol="sound", epochs=2, subset=64)
+    index(tmp_path, options)
+    said = status("--protocol", "sound", "--epochs", "2", "--subset", "64")
+    assert said.splitlines()[0] == "hybrids: protocol sound, 2 epochs, 64 images"
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("more", [[], ["--published"]])
+def test_tables_fit_the_terminal(tmp_path: Path, status: Command, monkeypatch: pytest.MonkeyPatch, width: int, more: list[str]):
+    for number, identifier in enumerate(index(tmp_path, Options()).values()):
+        write(tmp_path, identifier, 0.7, flags=["watched"] * (number % 2), best_test={"accuracy": 0.71, "loss": 1.0, "epoch": 3})
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", str(width))
+    table, _, _ = status(*more).partition("\nnot shown on")
+    rows = table.splitlines()[1:]
+    assert len(rows) > 94
+    assert max(map(len, rows)) <= width
+    assert "published" in rows[0]
+    assert "diff" in rows[0]
+
+
+def test_published_option_prints_every_quantity_with_place_and_notes(tmp_path: Path, status: Command):
+    write(tmp_path, index(tmp_path, Options(only=STANDARD))[STANDARD], 0.7396)
+    said = status("--published", "--only", STANDARD)
+    accuracy, _, epoch, batch = [" ".join(row.split()) for row in said.split(STANDARD)[1].splitlines()[1:5]]
+    flags = "augmented-test last-epoch text-differs"
+    assert accuracy == f"test accuracy, % 72.96 73.96 +1.00 1 Apple M3 (MPS) {flags} section 6, Table 2"
+    assert epoch.startswith("training time per epoch, s 28.362 14.18 0.50x 1 Apple"), "a ratio and no difference"
+    assert batch.startswith("inference time per batch of 128, ms 12.3959 Apple"), "ours is blank"
+    assert "naive-softmax: softmax is the naive form, not a fused kernel" in said
+    assert "hybrids: Bennouna, Yang, Shao, Souaid: Hybrid Transformer Models" in said
+    assert "no point for synthetic_imagenet, row 1, 2, 3, 4, 5, 6, 7, 8, 9: times at 224x224" in said
+
+
+def test_json_has_every_published_number(tmp_path: Path, status: Command):
+    write(tmp_path, index(tmp_path, Options())[STANDARD], 0.7396)
+    told = json.loads(status("--published", "--json"))
+    assert (len(told["published"]), len(told["unmatched"])) == (360, 9)
+    (accuracy,) = [each for each in told["published"] if (each["point"], each["quantity"]) == (STANDARD, "test accuracy")]
+    assert accuracy["published"] == 72.96
+    assert accuracy["difference"] == pytest.approx(1.0)
+    assert (accuracy["table"], accuracy["row"], accuracy["unit"], accuracy["hardware"]) == ("hybrids", 90, "%", "Apple M3 (MPS)")
+
+
+def test_json_without_published_lists_the_points(tmp_path: Path, status: Command):
+    write(tmp_path, index(tmp_path, Options())[STANDARD], 0.7396)
+    told = {each["name"]: each for each in json.loads(status("--json"))}
+    assert (told[STANDARD]["status"], told[STANDARD]["accuracy"], len(told)) == ("complete", 0.7396, len(load_study("hybrids").points))
+
+
+def test_duplicate_published_row_is_one_line_and_the_rest_is_shown(
+    tmp_path: Path, status: Command, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def read(name: str) -> Any:
+        raise FavoritError(f"published table {name}: rows 1 and 2 are both m=16: remove one")
+
+    write(tmp_path, index(tmp_path, Options())[STANDARD], 0.7396)
+    monkeypatch.setattr("favorit.published.read", read)
+    mapped_rows.cache_clear()
+    app(["status", "hybrids", "--out", str(tmp_path)], standalone_mode=False)
+    out, err = capsys.readouterr()
+    assert err == "published numbers are not shown: published table hybrids: rows 1 and 2 are both m=16: remove one\n"
+    assert line(out, f"{STANDARD} ").endswith("73.96%")
+    with pytest.raises(FavoritError, match="rows 1 and 2 are both m=16"):
+        status("--published")
+
+
+def test_study_without_published_numbers_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    app(["status", "quickstart", "--out", str(tmp_path), "--published"], standalone_mode=False)
+    assert capsys.readouterr().out == "study quickstart: no published number belongs to these points\n"
