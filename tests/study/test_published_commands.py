@@ -71,7 +71,7 @@ def test_status_shows_published_accuracy_and_difference(tmp_path: Path, status: 
     assert re.search(r"complete +50 +73\.96% +72\.96% +\+1\.00$", line(said, f"{STANDARD} "))
     missing = line(said, "data=mnist layout=all_performer performer=relu(m=16) ")
     assert re.search(r"missing +98\.58%$", missing), "published without ours"
-    assert said.splitlines()[0] == "hybrids: protocol published"
+    assert said.splitlines()[0] == "hybrids: scale published; protocol published"
     assert "augmented-test: test images are augmented like training images (all 1 runs)" in said
 
 

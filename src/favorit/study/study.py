@@ -174,7 +174,8 @@ class Study:
 
     def meaning(self, options: Options) -> str:
         """An identifier of what is run: the same configurations, options and version have the same one."""
-        return identify([__version__, asdict(options), {name: config.changed() for name, config in self.configs(options).items()}])
+        chosen = asdict(replace(options, only=options.patterns))
+        return identify([__version__, chosen, {name: config.changed() for name, config in self.configs(options).items()}])
 
     def references(self, point: Point) -> list[Reference]:
         """The published numbers of a point."""
