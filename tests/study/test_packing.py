@@ -15,7 +15,9 @@ import pytest
 import favorit
 from favorit import FavoritError
 from favorit.cli import main
+from favorit.data import load_dataset
 from favorit.study import Options, Study, product, run, status
+from favorit.study import plan as planning
 from favorit.study.packing import pack_all
 from favorit.study.runner import begin, make_plan, states
 from favorit.study.statistics import compare
@@ -311,3 +313,19 @@ def test_study_command_packs_and_status_takes_runs(tmp_path: Path, command):
     assert "2 complete" in command("study", "status", path, *places)[1]
     assert "2 complete" in command("study", "plan", path, *places, "--no-estimate")[1]
     assert "2 missing" in command("study", "status", path, "--out", tmp_path / "runs")[1]
+
+
+def test_status_finds_packed_runs_where_their_data_are_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The digest of the data set is known from the runs themselves."""
+    base = {"data.name": "mnist", **{f"model.{key}": value for key, value in MODEL.items()}, "train.epochs": 1}
+    study = Study("mine", "?", base, product(seed=[0, 1]))
+    pictures = load_dataset("synthetic(size=28, channels=1, train=640, test=32)")
+    monkeypatch.setattr(planning, "_data", lambda name, data_dir, fetch: (pictures, None))
+    config = study.configs()["seed=0"]
+    done, _ = fit(tmp_path / "runs", config, read=lambda name, data_dir: pictures)
+    favorit.pack(done, tmp_path / "packed")
+    monkeypatch.undo()
+    monkeypatch.setenv("FAVORIT_DATA", str(tmp_path / "nothing"))
+    found = {state.name: (state.status, state.id) for state in status(study, tmp_path / "packed", options=Options())}
+    assert found["seed=0"] == ("complete", done.id)
+    assert found["seed=1"][0] == "missing"

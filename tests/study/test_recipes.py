@@ -116,7 +116,7 @@ def test_wishes_of_the_kernels_report_are_points():
     assert any(config.train.class_weights == (1, 1, 1, 1.5, 1, 1.5, 1, 1, 1, 1) for config in found)
     assert any("classes=(3, 5)" in (config.data.augment or "") for config in found)
     performers = {config.model.performer for config in found}
-    for part in ("clamp=5.0", "clamp=20.0", "temperature=True", "sincos", "elu(m=256, alpha=0.25, raw=True", "mixture(raw=True)"):
+    for part in ("clamp=5.0", "clamp=20.0", "temperature=True", "sincos", "elu(m=256, alpha=0.25, raw=True", "mixture(raw=True, eps=1e-6)"):
         assert any(part in performer for performer in performers), part
 
 

@@ -36,10 +36,14 @@ def compare(
         return
     console = open_console()
     sides = [(found.a, found.accuracy_a, found.published_a), (found.b, found.accuracy_b, found.published_b)]
-    is_published = any(beside.references for _, _, beside in sides)
-    table = open_table(variant="left", runs="right", test="right", interval="left", **({"published": "right"} if is_published else {}))
-    for name, accuracy, beside in sides:
-        values = [", ".join(f"{reference.text}%" for reference in beside.references)] if is_published else []
+    more: dict[str, list[str]] = {}
+    if any(beside.references for _, _, beside in sides):
+        more["published"] = [", ".join(f"{reference.text}%" for reference in beside.references) for _, _, beside in sides]
+    if found.flags_a or found.flags_b:
+        more["flags"] = [" ".join(flags) for flags in (found.flags_a, found.flags_b)]
+    table = open_table(variant="left", runs="right", test="right", interval="left", **dict.fromkeys(more, "left"))
+    for number, (name, accuracy, _) in enumerate(sides):
+        values = [column[number] for column in more.values()]
         table.add_row(name, str(accuracy.n), f"{accuracy.mean:.2%}", _interval(accuracy), *values)
     console.print(table, markup=False)
     console.print(found.sentence, markup=False, soft_wrap=True)

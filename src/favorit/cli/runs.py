@@ -23,10 +23,13 @@ COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "test.accuracy": ("test", "{:.2%}".format),
     "train_seconds_per_epoch": ("s/epoch", "{:.1f}".format),
     "parameters": ("parameters", "{:,}".format),
+    "best_test.accuracy": ("best test (test-selected)", "{:.2%}".format),
+    "scale": ("scale", str),
+    "flags": ("flags", str),
 }
 
 # What a narrow screen has no room for, the least needed first.
-OPTIONAL = ("position", "parameters", "s/epoch", "seed", "data")
+OPTIONAL = ("position", "parameters", "s/epoch", "best test (test-selected)", "seed", "data", "scale", "flags")
 
 
 class _ListByDefault(TyperGroup):
@@ -67,7 +70,7 @@ def list_(
         typer.echo(f"no runs in {folder}: 'favorit train --out {folder}' makes one")
         return
     # A column that says nothing of any run, such as the fold where there are none, is left out.
-    columns = {key: column for key, column in COLUMNS.items() if any(row.get(key) is not None for row in found)}
+    columns = {key: column for key, column in COLUMNS.items() if any(row.get(key) not in (None, "") for row in found)}
     titles = [title for title, _ in columns.values()]
     right = [title for title, written in columns.values() if written is not str]
     rows_of_text = ([_written(row.get(key), write) for key, (_, write) in columns.items()] for row in found)

@@ -53,6 +53,7 @@ def status_table(study: Study, options: Options, states: Sequence[State]) -> Non
         typer.echo()
         _result_table(groups, references, "seeds and folds together")
     typer.echo(f"\n{_counted(states)}")
+    explain_scale(options, references)
     explain_flags([result for results in groups.values() for result in results])
 
 
@@ -63,13 +64,15 @@ def summary(report: Report) -> None:
     for task in plan.tasks:
         if task.name in report.results:
             groups.setdefault(task.group, []).append(report.results[task.name])
+    references = group_references(plan.study, plan.options)
     if groups:
         typer.echo()
-        _result_table(groups, group_references(plan.study, plan.options), f"{plan.study.name}: {described(plan.options)}")
+        _result_table(groups, references, f"{plan.study.name}: {described(plan.options)}")
     counts = f"{len(report.results)} complete, {len(report.errors)} failed, {len(report.missing)} left"
     typer.echo(f"\n{plan.study.name} in {report.out}: {counts}{'; rerun to resume' if report.missing else ''}")
     for name, error in report.errors.items():
         typer.echo(f"failed: {name}: {error}")
+    explain_scale(plan.options, references)
     explain_flags(list(report.results.values()))
     _notes(plan.study, list(report.results))
 
@@ -77,6 +80,12 @@ def summary(report: Report) -> None:
 def described(options: Options) -> str:
     """What the runs of a table are: the scale, and which protocol."""
     return f"scale {options.shown_scale}; protocol {options.protocol}"
+
+
+def explain_scale(options: Options, references: References) -> None:
+    """One line where ours and the published numbers have different budgets."""
+    if references and options.shown_scale != "published":
+        typer.echo(f"scale {options.shown_scale}: the published numbers are of the whole study, with more images or epochs")
 
 
 def group_references(study: Study, options: Options) -> References:

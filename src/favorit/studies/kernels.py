@@ -47,8 +47,8 @@ FEATURES = "rows=orthonormal, eps=1e-6, scale=sqrt"
 RAW = {
     "elu": f"elu(m=256, alpha=0.25, raw=True, {FEATURES})",
     "gelu": f"gelu(m=128, raw=True, {FEATURES})",
-    "learned": "learned(m=512, raw=True)",
-    "mixture": "mixture(raw=True)",
+    "learned": "learned(m=512, raw=True, scale=sqrt)",
+    "mixture": "mixture(raw=True, eps=1e-6)",
 }
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from favorit.errors import FavoritError
 from favorit.files import read_json, write_json
 from favorit.study.study import Options, Point, Study
 from favorit.study.tasks import Task
+from favorit.training.find import stored_runs
 
 if TYPE_CHECKING:
     from favorit.config import RunConfig
@@ -48,10 +50,18 @@ class Entry:
     id: str
 
 
-def make_plan(study: Study, options: Options, *, data_dir: str | Path | None = None, fetch: bool = False) -> Plan:
+def make_plan(
+    study: Study,
+    options: Options,
+    *,
+    data_dir: str | Path | None = None,
+    fetch: bool = False,
+    digests: Callable[[], Mapping[str, str]] = dict,
+) -> Plan:
     """Checks all points and gives each its identifier, a data set after the other; none is in memory at the end.
 
-    With `fetch` data sets that are not there are fetched, as training would; without, their points are checked as far as can be.
+    With `fetch` data sets that are not there are fetched, as training would; without, their points are checked as far as can be, and
+    have an identifier only if `digests` knows the digest of their data set.
     """
     points: dict[str, list[tuple[Point, RunConfig]]] = {}
     order = []
@@ -68,8 +78,9 @@ def make_plan(study: Study, options: Options, *, data_dir: str | Path | None = N
         except FavoritError as error:
             raise FavoritError(f"study {study.name}, point {own[0][0].name!r}: {error}") from None
         images[name] = (len(data.train), len(data.test)) if why is None else _published_size(name)
-        for task in _resolved(study, own, data):
-            tasks[task.name] = task if why is None else replace(task, id="")
+        digest = digests().get(name, "") if why is not None else data.digest
+        for task in _resolved(study, own, replace(data, digest=digest)):
+            tasks[task.name] = task if digest else replace(task, id="")
             if why is not None:
                 absent[task.name] = why
     return Plan(study, options, tuple(tasks[name] for name in order), absent, images)
@@ -147,12 +158,22 @@ def write_index(plan: Plan, out: str | Path) -> None:
     write_json(path, {"schema": INDEX, "points": [[task.name, task.group, task.id] for task in plan.tasks]})
 
 
+def stored_digests(folder: str | Path) -> dict[str, str]:
+    """The digest of each data set that runs of a folder were trained on: enough to find its runs where the data are absent."""
+    found: dict[str, str] = {}
+    for run in stored_runs(folder):
+        with suppress(FavoritError):  # a damaged run says so where it is read itself
+            saved = run.config()
+            found.setdefault(saved["config"]["data"]["name"], saved["data"]["digest"])
+    return found
+
+
 def entries(study: Study, options: Options, out: str | Path, data_dir: str | Path | None = None) -> list[Entry]:
     """The runs of a study, from its index where there is one: then neither torch nor data are needed."""
     try:
         found = read_json(str(index_path(study, options, out)), points=list)
     except (OSError, FavoritError):
-        plan = make_plan(study, options, data_dir=data_dir)
+        plan = make_plan(study, options, data_dir=data_dir, digests=lambda: stored_digests(out))
         if os.path.isdir(out):
             write_index(plan, out)
         return [Entry(task.name, task.group, task.id) for task in plan.tasks]

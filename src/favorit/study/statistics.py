@@ -170,6 +170,12 @@ class Variant:
     def accuracy(self) -> Interval:
         return aggregate(self.correct.mean(1).tolist())
 
+    @property
+    def flags(self) -> list[str]:
+        """What a reader must know of these runs: their flags, and the scale if they are of a reduced study."""
+        scales = [f"scale {run.config.scale}" for run in self.runs if run.config.scale is not None]
+        return list(dict.fromkeys([*scales, *(flag for run in self.runs for flag in run.result.get("flags", []))]))
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -188,6 +194,8 @@ class Comparison:
     confounded: list[str]
     published_a: PublishedAccuracy
     published_b: PublishedAccuracy
+    flags_a: list[str]
+    flags_b: list[str]
 
     @property
     def published_differences(self) -> list[tuple[Reference, Reference, float, float]]:
@@ -251,4 +259,6 @@ def compare(a: Sequence[str | Path], b: Sequence[str | Path], *, draws: int = 10
         confounded=confounded(first.runs[0], second.runs[0]),
         published_a=published_accuracy(first.runs[0].config),
         published_b=published_accuracy(second.runs[0].config),
+        flags_a=first.flags,
+        flags_b=second.flags,
     )

@@ -49,7 +49,8 @@ def _row(run: StoredRun) -> dict[str, Any]:
         epochs = [] if result is not None else run.epochs()
     except FavoritError as error:
         return {"id": run.id, "status": "damaged", "error": str(error)}
-    found: dict[str, Any] = {"id": run.id, "status": status(run, result), "seed": config.get("seed"), "layers": saved.get("layers")}
+    found: dict[str, Any] = {"id": run.id, "status": status(run, result), "layers": saved.get("layers")}
+    found |= {key: config.get(key) for key in ("seed", "scale")}
     for section in SECTIONS:
         for key, value in config[section].items():
             found[f"{section}.{key}"] = value
@@ -57,9 +58,10 @@ def _row(run: StoredRun) -> dict[str, Any]:
         return {**found, "epochs": len(epochs), "error": run.error()}
     numbers = {key: value for key, value in result.items() if isinstance(value, int | float) and key != "schema"}
     tested = {f"test.{key}": value for key, value in result.get("test", {}).items() if isinstance(value, float)}
-    validated = {f"validation.{key}": value for key, value in (result.get("validation") or {}).items()}
+    nested = ("validation", "plain_test", "best_test", "best_validation_loss")
+    evaluated = {f"{part}.{key}": value for part in nested for key, value in (result.get(part) or {}).items()}
     # Times are compared only between runs of one environment that had the machine to themselves.
     environment = {f"environment.{key}": value for key, value in (result.get("environment") or {}).items()}
     batches = dict(zip(("batch_seconds", "batch_seconds_deviation"), result.get("inference_seconds_per_batch", ()), strict=False))
     flags = " ".join(result.get("flags", []))
-    return {**found, **numbers, **batches, **tested, **validated, **environment, "flags": flags, "error": result.get("error")}
+    return {**found, **numbers, **batches, **tested, **evaluated, **environment, "flags": flags, "error": result.get("error")}
