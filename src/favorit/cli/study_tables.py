@@ -75,13 +75,8 @@ def summary(report: Report) -> None:
 
 
 def described(options: Options) -> str:
-    """How the points were changed: which protocol, how many epochs and images where that is not what the study says."""
-    parts = [f"protocol {options.protocol}"]
-    if options.epochs is not None:
-        parts.append(f"{options.epochs} epochs")
-    if options.subset is not None:
-        parts.append(f"{options.subset} images")
-    return ", ".join(parts)
+    """How the points were changed: at which scale, by which protocol."""
+    return f"scale {options.shown_scale}, protocol {options.protocol}"
 
 
 def group_references(study: Study, options: Options) -> References:
