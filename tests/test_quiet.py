@@ -196,9 +196,9 @@ def test_paused_run_has_the_same_times_and_bits(tmp_path: Path) -> None:
     start = time.monotonic()
     ended = _attempt(task, order, load_dataset, tell)
     wall = time.monotonic() - start
+    assert len(pauses) == 1, "within the run"
     bench.join(PATIENCE)
     assert isinstance(ended, Ended)
-    assert len(pauses) == 1
     run = favorit.Run(tmp_path / "paused" / task.id)
     assert sum(epoch["train_seconds"] + epoch["validation_seconds"] for epoch in run.epochs) <= wall - length
     alone = favorit.train(config, out=tmp_path / "alone", accelerator="cpu")
@@ -254,7 +254,7 @@ def test_lock_file_that_cannot_be_used_stops_neither_side(kind: str, locks: Path
     said: list[str] = []
     with training() as pause:
         pause()
-        _measure(said)
+    _measure(said)
     assert len(said) == 2
     assert said[0].startswith(f"the study workers of this machine are not paused ({quiet.lock_folder()}")
     assert "\n" not in said[0]

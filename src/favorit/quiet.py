@@ -28,7 +28,7 @@ def lock_folder() -> Path:
 
 @contextmanager
 def training() -> Iterator[Callable[[], None]]:
-    """Yields a function to call between two steps (2 microseconds): it returns once no benchmark is measuring.
+    """Yields a function to call between two steps (1 microsecond): it returns once no benchmark is measuring.
 
     Where the lock files cannot be opened, training does not pause.
     """

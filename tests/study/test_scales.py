@@ -102,8 +102,7 @@ def test_scale_is_shown_in_the_tables_of_a_study(tmp_path: Path):
     shared = [str(path), "--scale", "small", "--out", str(tmp_path / "runs")]
     code, said, errors = finish(start("-m", "favorit", "study", "run", *shared))
     assert (code, errors) == (0, "")
-    assert any("scale" in line and "test" in line for line in said.splitlines())
-    assert "small" in said
+    assert "mine: scale small; protocol published" in said
     code, said, errors = finish(start("-m", "favorit", "study", "status", *shared))
     assert (code, errors) == (0, "")
-    assert "small" in said
+    assert "mine: scale small; protocol published" in said

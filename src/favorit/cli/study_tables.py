@@ -75,8 +75,8 @@ def summary(report: Report) -> None:
 
 
 def described(options: Options) -> str:
-    """How the points were changed: at which scale, by which protocol."""
-    return f"scale {options.shown_scale}, protocol {options.protocol}"
+    """What the runs of a table are: the scale, and which protocol."""
+    return f"scale {options.shown_scale}; protocol {options.protocol}"
 
 
 def group_references(study: Study, options: Options) -> References:

@@ -60,7 +60,7 @@ def pack_stored(run: StoredRun, to: Path) -> Packed:
     try:
         result = run.result()
         if not has_ended(result):
-            run.config()  # an error of its own for what is no run
+            run.config()  # raises if there is no run at all
             return Packed(run.id, "unfinished", f"{run.path} is {status(run, result)}: only complete and failed runs are packed")
         before = _readable(path)
         if before is not None:

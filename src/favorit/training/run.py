@@ -50,7 +50,7 @@ class Run:
         run = open_run(self.path)
         result = run.result()
         if result is None:
-            run.config()  # an error of its own for what is no run
+            run.config()  # raises if there is no run at all
             raise FavoritError(f"{self.path} is not finished: train it with the same configuration, and it goes on")
         return result
 
