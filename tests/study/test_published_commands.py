@@ -107,7 +107,7 @@ def test_shortened_runs_say_so_above_the_table(tmp_path: Path, status: Command):
     options = Options(protocol="sound", epochs=2, subset=64)
     index(tmp_path, options)
     said = status("--protocol", "sound", "--epochs", "2", "--subset", "64")
-    assert said.splitlines()[0] == "hybrids: protocol sound, 2 epochs, 64 images"
+    assert said.splitlines()[0] == "hybrids: scale published, 2 epochs, 64 images; protocol sound"
 
 
 @pytest.mark.parametrize("width", [80, 120])
