@@ -53,7 +53,7 @@ def headline(study: Study, name: str, options: Options | None = None) -> list[An
         ("hybrids", {"data.name": "mnist", "model.layout": "uniform"}, []),
         ("kernels", {"data.name": "cifar10", "model.preset": "conv-elu", "train.lr": 1e-4}, [76.29]),
         ("kernels", {"data.name": "cifar100", "model.preset": "conv-relu"}, [71.12]),
-        ("kernels", {"data.name": "cifar10", "model.preset": "conv-relu-grid"}, []),
+        ("kernels", {"data.name": "cifar10", "model.preset": "conv-exp-grid"}, []),
         ("linear-attention", {"data.name": "cifar10", "model.performer": "exp"}, [71.83]),
         ("positions", {"data.name": "mnist", "model.preset": "position-relu-string"}, [98.78]),
         ("vit-variants", {"data.name": "cifar10", "model.preset": "vit-128"}, [(75.0, 78.0)]),

@@ -1,8 +1,8 @@
 """Which published numbers belong to a run.
 
 A run does not know its study. It belongs to the point of a built-in study that has the same model, the same data set and, of its recipe,
-the same values of the fields by which the study tells published rows apart (`train.lr` of a sweep). Seeds, folds and everything else of the
-recipe may differ: `differs` says what does, because the published number is that of the whole recipe.
+the same values of the fields by which the study maps published rows to points (`train.lr` of a sweep). Seeds, folds and everything
+else of the recipe may differ: `differs` says what does, because the published number is that of the whole recipe.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _matches(study: Study, config: RunConfig) -> Iterable[tuple[str, list[Refere
         for number, fields in mapped_rows(table):
             if isinstance(fields, str) or fields.get("data.name") != config.data.name:
                 continue
-            recipe = {name.removeprefix("train.") for name in fields if name.startswith("train.")}
+            recipe = [name for name in fields if name.startswith(("train.", "data."))]
             for point in points.values():
                 if agrees(fields, point.changes):
                     own = study.config(point, options)
@@ -77,8 +77,11 @@ def _meaning(config: RunConfig, recipe: Iterable[str], resolved: RunConfig) -> s
     from favorit.training.run import run_id
 
     sizes = {name: getattr(resolved.model, name) for name in ("image_size", "channels", "classes")}
-    kept = {name: getattr(config.train, name) for name in recipe}
-    meant = RunConfig(model=config.model.replace(**sizes), data=DataConfig(name=config.data.name), train=TrainConfig(**kept))
+    kept: dict[str, dict[str, Any]] = {"data": {}, "train": {}}
+    for field in recipe:
+        section, _, name = field.partition(".")
+        kept[section][name] = getattr(getattr(config, section), name)
+    meant = RunConfig(model=config.model.replace(**sizes), data=DataConfig(**kept["data"]), train=TrainConfig(**kept["train"]))
     return run_id(meant, config.data.name)
 
 

@@ -175,7 +175,9 @@ class Study:
     def meaning(self, options: Options) -> str:
         """An identifier of what is run: the same configurations, options and version have the same one."""
         chosen = asdict(replace(options, only=options.patterns))
-        return identify([__version__, chosen, {name: config.changed() for name, config in self.configs(options).items()}])
+        # Once for each variant: the options name the seeds, and thousands of configurations take a second.
+        variants = self.configs(replace(options, seeds=(), only=None))
+        return identify([__version__, chosen, {name: config.changed() for name, config in variants.items()}])
 
     def references(self, point: Point) -> list[Reference]:
         """The published numbers of a point."""
