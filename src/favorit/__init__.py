@@ -8,8 +8,9 @@ Nothing heavy is imported until a name is used, so that the command line answers
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from favorit.lazy import lazy
 
 if TYPE_CHECKING:
     from favorit.attention import Attention as Attention
@@ -51,10 +52,7 @@ _HOMES = {
 __all__ = ["__version__", *_HOMES]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'favorit' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+__getattr__ = lazy(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

@@ -1,9 +1,25 @@
-"""Models: stems, blocks, heads and layouts, and the Vision Transformer they make."""
+"""Models: stems, blocks, heads and layouts, and the Vision Transformer they make. Presets are read without torch."""
 
-from favorit.model.head import HEADS
-from favorit.model.layout import LAYOUTS
+from typing import TYPE_CHECKING
+
+from favorit.lazy import lazy
 from favorit.model.presets import PRESETS, preset
-from favorit.model.stem import STEMS
-from favorit.model.vit import ViT, create_model
+
+if TYPE_CHECKING:
+    from favorit.model.head import HEADS
+    from favorit.model.layout import LAYOUTS
+    from favorit.model.stem import STEMS
+    from favorit.model.vit import ViT, create_model
 
 __all__ = ["HEADS", "LAYOUTS", "PRESETS", "STEMS", "ViT", "create_model", "preset"]
+
+__getattr__ = lazy(
+    __name__,
+    {
+        "HEADS": "favorit.model.head",
+        "LAYOUTS": "favorit.model.layout",
+        "STEMS": "favorit.model.stem",
+        "ViT": "favorit.model.vit",
+        "create_model": "favorit.model.vit",
+    },
+)

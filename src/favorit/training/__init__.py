@@ -5,9 +5,9 @@ What reads run folders needs no torch: the names that do are imported when they 
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from favorit.lazy import lazy
 from favorit.training.events import Begin, Checkpoint, End, Epoch, Event, Step
 
 if TYPE_CHECKING:
@@ -16,11 +16,4 @@ if TYPE_CHECKING:
 
 __all__ = ["Begin", "Checkpoint", "End", "Epoch", "Event", "Run", "Step", "load", "train"]
 
-
-_HOMES = {"Run": "run", "train": "run", "load": "loaded"}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'favorit.training' has no attribute {name!r}")
-    return getattr(import_module(f"favorit.training.{_HOMES[name]}"), name)
+__getattr__ = lazy(__name__, {"Run": "favorit.training.run", "train": "favorit.training.run", "load": "favorit.training.loaded"})
