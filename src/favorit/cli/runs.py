@@ -69,6 +69,9 @@ def list_(
     if not found:
         typer.echo(f"no runs in {folder}: 'favorit train --out {folder}' makes one")
         return
+    for row in found:
+        if not row.get("had_machine_alone", True):
+            row["train_seconds_per_epoch"] = None
     # A column that says nothing of any run, such as the fold where there are none, is left out.
     columns = {key: column for key, column in COLUMNS.items() if any(row.get(key) not in (None, "") for row in found)}
     titles = [title for title, _ in columns.values()]

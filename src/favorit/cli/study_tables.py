@@ -169,9 +169,9 @@ def _flags(results: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _shared(results: Iterable[dict[str, Any]]) -> bool:
-    from favorit.study.beside import had_machine_alone
+    from favorit.training.records import had_machine_alone
 
-    return not all(map(had_machine_alone, results))
+    return not all(had_machine_alone(result.get("environment")) for result in results)
 
 
 def _point_table(rows: Sequence[Mapping[str, str]], heading: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from favorit.published import Reference
 from favorit.published.quantities import Epochs, Result
+from favorit.training.records import had_machine_alone
 
 
 @dataclass(frozen=True)
@@ -56,12 +57,6 @@ class Pair:
         }
 
 
-def had_machine_alone(result: Result) -> bool:
-    """True if times of a run count: no other worker beside it, and usual priority. Older results do not record the priority."""
-    environment = result.get("environment") or {}
-    return environment.get("workers", 1) == 1 and environment.get("nice", 0) == 0
-
-
 def pairs(
     references: Mapping[str, Sequence[Reference]], records: Mapping[str, Sequence[tuple[Result, Epochs]]], groups: Sequence[str]
 ) -> list[Pair]:
@@ -71,6 +66,6 @@ def pairs(
 
 def _pair(group: str, reference: Reference, records: Sequence[tuple[Result, Epochs]]) -> Pair:
     quantity = reference.quantity
-    counted = [record for record in records if not quantity.is_time or had_machine_alone(record[0])]
+    counted = [record for record in records if not quantity.is_time or had_machine_alone(record[0].get("environment"))]
     ours = [value for result, epochs in counted if (value := quantity.ours(result, epochs)) is not None]
     return Pair(group, reference, fmean(ours) if ours else None, len(ours))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,12 @@ def status(run: StoredRun, result: dict[str, Any] | None) -> str:
     return "stopped" if result is None else "pruned"
 
 
+def had_machine_alone(environment: Mapping[str, Any] | None) -> bool:
+    """True if times of a run count: no other worker beside it, and usual priority. Older results do not record the priority."""
+    known = environment or {}
+    return known.get("workers", 1) == 1 and known.get("nice", 0) == 0
+
+
 def _row(run: StoredRun) -> dict[str, Any]:
     try:
         saved, result = run.config(), run.result()
@@ -61,6 +68,7 @@ def _row(run: StoredRun) -> dict[str, Any]:
     nested = ("validation", "plain_test", "best_test", "best_validation_loss")
     evaluated = {f"{part}.{key}": value for part in nested for key, value in (result.get(part) or {}).items()}
     # Times are compared only between runs of one environment that had the machine to themselves.
+    found["had_machine_alone"] = had_machine_alone(result.get("environment"))
     environment = {f"environment.{key}": value for key, value in (result.get("environment") or {}).items()}
     batches = dict(zip(("batch_seconds", "batch_seconds_deviation"), result.get("inference_seconds_per_batch", ()), strict=False))
     flags = " ".join(result.get("flags", []))
