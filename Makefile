@@ -29,7 +29,7 @@ test-system: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/system --durations=10
 
 results: $(INSTALLED)
-	$(BIN)/favorit study queue results/queue.yaml --out runs --pack results/runs --discard --workers 2
+	$(BIN)/favorit study queue results/queue.yaml --out .queue --pack results/runs --discard --workers 2
 
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .

@@ -48,6 +48,8 @@ def _sentence(problem: Any) -> str:
     if problem["type"] == "value_error":  # a sentence of our own, which names its field
         message = problem["msg"].removeprefix("Value error, ")
         return f"{place}: {message}" if place and not message.startswith(place) else message
+    if problem["type"] == "missing":
+        return f"{place} is missing"
     return f"{place}={problem['input']!r} is not valid: {problem['msg'].lower()}"
 
 

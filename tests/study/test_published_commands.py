@@ -150,8 +150,14 @@ def test_json_has_every_published_number(tmp_path: Path, status: Command):
 
 def test_json_without_published_lists_the_points(tmp_path: Path, status: Command):
     write(tmp_path, index(tmp_path, Options())[STANDARD], 0.7396)
-    told = {each["name"]: each for each in json.loads(status("--json"))}
+    said = json.loads(status("--json"))
+    assert (said["study"], said["scale"], said["protocol"]) == ("hybrids", "published", "published")
+    told = {each["name"]: each for each in said["points"]}
     assert (told[STANDARD]["status"], told[STANDARD]["accuracy"], len(told)) == ("complete", 0.7396, len(load_study("hybrids").points))
+    assert (told[STANDARD]["published"], told[STANDARD]["flags"]) == ([72.96], ["augmented-test"])
+    (group,) = said["groups"]
+    assert (group["group"], group["mean"], group["n"], group["published"]) == (STANDARD, 0.7396, 1, [72.96])
+    assert any("naive softmax" in note for note in said["notes"])
 
 
 def test_duplicate_published_row_is_one_line_and_the_rest_is_shown(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -62,7 +63,7 @@ def names(queue: Queue) -> list[tuple[str, str]]:
         ({"study": "quickstart", "seed": [1]}, "unknown field of QueueEntry 'seed': did you mean 'seeds'"),
         ({"study": "quickstart", "seeds": ["a"]}, "seeds='a' is not valid"),
         ({"study": "quickstart", "protocol": "sond"}, "unknown protocol 'sond': did you mean 'sound'"),
-        ({"scale": "small"}, "study"),
+        ({"scale": "small"}, "study is missing"),
         ("hybrids", "'hybrids' is not an entry such as {study: hybrids, scale: small}"),
     ],
 )
@@ -85,8 +86,27 @@ def test_file_that_is_no_queue_is_one_line(tmp_path: Path, text: str | None, mes
 
 
 def test_second_queue_in_the_same_folder_is_refused(tmp_path: Path):
-    with held_queue(tmp_path), pytest.raises(FavoritError, match="another queue works in"), held_queue(tmp_path):
+    out, pack = tmp_path / "out", tmp_path / "pack"
+    with held_queue(out, pack):
+        for folders in ((out, None), (tmp_path / "other", pack)):
+            with pytest.raises(FavoritError, match="another queue works in"), held_queue(*folders):
+                pass
+    with held_queue(out, pack):
         pass
+
+
+def test_queue_may_train_where_it_packs(tmp_path: Path):
+    with held_queue(tmp_path, tmp_path):
+        pass
+
+
+def test_single_seed_and_pattern_need_no_list(tmp_path: Path, study: Path):
+    queue = planned(tmp_path, {"study": str(study), "seeds": 3, "only": "relu"})
+    assert [task.config.seed for _, task in queue.missing()] == [3]
+
+
+def test_study_file_is_looked_for_beside_the_queue(tmp_path: Path, study: Path):
+    assert len(planned(tmp_path, {"study": study.name}).missing()) == 3
 
 
 # order, and each run once
@@ -160,10 +180,10 @@ def test_command_prints_a_line_for_each_run_and_discards_weights(tmp_path: Path,
     queue_file(tmp_path, {"study": str(study), "scale": "small"}, {"study": "hybird"})
     code, said, errors = finish(start(*command(tmp_path, "--discard")))
     assert code == 1, "an entry could not be used"
-    assert errors.count("\n") == 1
-    assert "unknown study" in errors
-    lines = said.splitlines()
-    assert lines[0] == "1 entries, 3 runs: 0 done, 3 to do"
+    assert errors.count("unknown study") == errors.count("\n") == 2, "said first and last"
+    *lines, last = said.splitlines()
+    assert last == "1 entry, 3 runs: 3 done, 0 failed, 0 to do"
+    assert lines[0] == "1 entry, 3 runs: 0 done, 0 failed, 3 to do"
     assert [line.split("   ")[0] for line in lines[1:]] == [
         f"[{number}/3] {study} small: layout={layout}" for number, layout in enumerate(("softmax", "uniform", "relu"), 1)
     ]
@@ -178,8 +198,63 @@ def test_list_says_how_entries_stand_and_trains_nothing(tmp_path: Path, study: P
     queue_file(tmp_path, {"study": str(study), "scale": "small", "seeds": [0, 1]})
     code, said, errors = finish(start(*command(tmp_path, "--list")))
     assert (code, errors) == (0, "")
-    assert "1 entries, 6 runs: 0 done, 6 to do" in said
+    assert "1 entry, 6 runs: 0 done, 0 failed, 6 to do" in said
     assert not list((tmp_path / "runs").glob("*/config.json"))
+
+
+def test_list_writes_nothing(tmp_path: Path, study: Path):
+    queue_file(tmp_path, {"study": str(study), "scale": "small"})
+    plan_queue(tmp_path / "queue.yaml", tmp_path / "runs", pack=tmp_path / "packed", is_only_read=True)
+    assert not (tmp_path / "runs").exists()
+    assert not (tmp_path / "packed").exists()
+
+
+def one_done(tmp_path: Path, study: Path) -> tuple[Path, Path]:
+    """The folder and the packed file of a finished run."""
+    list(run_queue(planned(tmp_path, {"study": str(study), "scale": "small", "only": ["uniform"]})))
+    (packed,) = (tmp_path / "packed").glob("*.zip")
+    return tmp_path / "runs" / packed.stem, packed
+
+
+def test_discard_keeps_a_folder_that_this_queue_did_not_train(tmp_path: Path, study: Path):
+    folder, _ = one_done(tmp_path, study)
+    code, _, errors = finish(start(*command(tmp_path, "--discard")))
+    assert (code, errors) == (0, "")
+    assert (folder / "best.safetensors").exists(), "another command may have made it for its weights"
+
+
+def test_damaged_packed_run_is_packed_again_from_its_folder(tmp_path: Path, study: Path):
+    folder, packed = one_done(tmp_path, study)
+    whole = packed.read_bytes()
+    packed.write_bytes(whole[:100])
+    code, said, errors = finish(start(*command(tmp_path, "--discard")))
+    assert (code, errors) == (0, "")
+    assert "1 entry, 1 runs: 1 done, 0 failed, 0 to do" in said
+    assert packed.read_bytes() == whole
+    assert folder.exists()
+
+
+def test_damaged_packed_run_without_its_folder_is_one_line_and_not_done(tmp_path: Path, study: Path):
+    folder, packed = one_done(tmp_path, study)
+    shutil.rmtree(folder)
+    packed.write_bytes(packed.read_bytes()[:100])
+    code, said, errors = finish(start(*command(tmp_path, "--list")))
+    assert code == 0
+    assert "1 entry, 1 runs: 0 done, 1 failed, 0 to do" in said
+    assert errors.count("\n") == 1
+    assert "is damaged" in errors
+
+
+def test_run_that_failed_before_is_said_and_is_no_error(tmp_path: Path, study: Path):
+    study.write_text(STUDY.replace('"train.batch_size": 16', '"train.batch_size": 16, "train.lr": 1e30'))
+    queue_file(tmp_path, {"study": str(study), "scale": "small", "only": ["uniform"]})
+    code, said, _ = finish(start(*command(tmp_path, "--discard")))
+    assert code == 1
+    assert "1 entry, 1 runs: 0 done, 1 failed, 0 to do" in said
+    code, said, errors = finish(start(*command(tmp_path, "--discard")))
+    assert code == 0, "a failure that is recorded is a result"
+    assert "failed before" in errors
+    assert errors.count("\n") == 1
 
 
 def test_discard_without_pack_is_rejected(tmp_path: Path):
@@ -212,7 +287,7 @@ def test_queue_killed_three_times_loses_nothing_and_repeats_nothing(tmp_path: Pa
         before = {name: changed for name, changed in now.items() if name.endswith(".zip")}
     code, said, _ = finish(start(*command(tmp_path, "--discard")))
     assert code == 0
-    assert said.splitlines()[0].startswith(f"1 entries, 6 runs: {len(before)} done, {6 - len(before)} to do")
+    assert said.splitlines()[0].startswith(f"1 entry, 6 runs: {len(before)} done, 0 failed, {6 - len(before)} to do")
     assert before.items() <= dict(files(packed)).items()
     found = {path.stem: path for path in packed.glob("*.zip")}
     expected = {path.stem: path for path in (whole / "packed").glob("*.zip")}

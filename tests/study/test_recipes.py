@@ -60,6 +60,11 @@ def test_local_and_global_mixing_is_trained():
     assert {config.model.local for config in of_preset("vit-variants", "performer-relu-local")} == {"dwconv(3)"}
 
 
+def test_unstated_weight_decay_is_that_of_pytorch():
+    for config in configs("vit-variants").values():
+        assert config.train.weight_decay == {"adamw": 0.01, "adam": 0.0}[config.train.optimizer]
+
+
 def test_deviations_of_vit_variants_are_said():
     assert "leave out |x|^2/2" in flags("vit-variants", "preset=performer-exp")
     assert "softplus" in flags("vit-variants", "preset=performer-ftheta")
@@ -126,6 +131,14 @@ def test_deviations_of_kernels_are_said():
 
 
 # hybrids
+
+
+@pytest.mark.parametrize("name", ["hybrids", "positions"])
+def test_control_without_mixing_reads_the_mean_of_the_tokens(name: str):
+    """A class token that sees only itself never sees the image: that control would be at chance by construction."""
+    for scale in ("published", "small"):
+        heads = {config.model.head for config in configs(name, scale=scale).values() if config.model.layout == "none"}
+        assert heads == {"mean"}
 
 
 def test_hybrids_have_8_features_too_and_time_inference_at_128():

@@ -103,6 +103,18 @@ def test_scale_is_shown_in_the_tables_of_a_study(tmp_path: Path):
     code, said, errors = finish(start("-m", "favorit", "study", "run", *shared))
     assert (code, errors) == (0, "")
     assert "mine: scale small; protocol published" in said
-    code, said, errors = finish(start("-m", "favorit", "study", "status", *shared))
-    assert (code, errors) == (0, "")
-    assert "mine: scale small; protocol published" in said
+    for verb in (["status"], ["plan", "--no-estimate"]):
+        code, said, errors = finish(start("-m", "favorit", "study", *verb, *shared, "--seeds", "0,1"))
+        assert (code, errors) == (0, "")
+        assert said.splitlines()[0] == "mine: scale small; seeds 0, 1; protocol published"
+
+
+def test_published_numbers_are_not_shown_beside_another_model():
+    """At `small` the backbone of the kernels is narrower: its published accuracy is of another model."""
+    kernels = load_study("kernels")
+    small = Options(scale="small")
+    assert "dim 256 instead of 960" in kernels.other_models(small)["preset=conv-relu"]
+    assert "preset=conv-relu" not in kernels.group_references(small)
+    hybrids = load_study("hybrids")
+    assert hybrids.other_models(small) == {}
+    assert len(hybrids.group_references(small)) == 27 - 2, "m = 8 and the controls have no published row"

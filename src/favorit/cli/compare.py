@@ -39,6 +39,10 @@ def compare(
     more: dict[str, list[str]] = {}
     if any(beside.references for _, _, beside in sides):
         more["published"] = [", ".join(f"{reference.text}%" for reference in beside.references) for _, _, beside in sides]
+        more["ours - published"] = [
+            ", ".join(f"{reference.difference(100 * accuracy.mean):+.2f}" for reference in beside.references)
+            for _, accuracy, beside in sides
+        ]
     if found.flags_a or found.flags_b:
         more["flags"] = [" ".join(flags) for flags in (found.flags_a, found.flags_b)]
     table = open_table(variant="left", runs="right", test="right", interval="left", **dict.fromkeys(more, "left"))
@@ -48,7 +52,7 @@ def compare(
     console.print(table, markup=False)
     console.print(found.sentence, markup=False, soft_wrap=True)
     if found.p is not None:
-        console.print(f"McNemar: p = {found.p:.3g}", soft_wrap=True)
+        console.print(f"McNemar: p {f'= {found.p:.3g}' if found.p else '< 1e-300'}", soft_wrap=True)
     if min(found.accuracy_a.n, found.accuracy_b.n) == 1:
         console.print("one run of a variant: the interval is over images and says nothing of other seeds", soft_wrap=True)
     if found.confounded:

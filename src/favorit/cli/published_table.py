@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from favorit.cli.columns import write_columns
-from favorit.cli.study_tables import described
+from favorit.cli.study_tables import described, explain_scale, notes
 
 if TYPE_CHECKING:
     from favorit.published import Reference
@@ -33,9 +33,12 @@ def published_table(study: Study, options: Options, pairs: Sequence[Pair], unmat
             sections=[pair.group for pair in pairs],
         )
         typer.echo()
-        _notes([pair.reference for pair in pairs])
+        _sources([pair.reference for pair in pairs])
     else:
         typer.echo(f"study {study.name}: no published number belongs to these points")
+    groups = list(dict.fromkeys(pair.group for pair in pairs))
+    explain_scale(study, options, groups)
+    notes(study, groups)
     for table, reason in dict.fromkeys((each.table, each.reason) for each in unmatched):
         rows = [str(each.row) for each in unmatched if (each.table, each.reason) == (table, reason)]
         typer.echo(f"no point for {table}, row {', '.join(rows)}: {reason}")
@@ -62,7 +65,7 @@ def _row(pair: Pair) -> list[str]:
     ]
 
 
-def _notes(references: Sequence[Reference]) -> None:
+def _sources(references: Sequence[Reference]) -> None:
     from favorit.published import FLAGS
 
     for table, source, hardware in dict.fromkeys((each.table, each.source, each.hardware) for each in references):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +11,7 @@ import typer
 
 if TYPE_CHECKING:
     from favorit.study.queue import Part, Queue
-    from favorit.study.tasks import Task, TaskEvent
+    from favorit.study.tasks import TaskEvent
 
 LOWEST = 19
 
@@ -41,33 +42,28 @@ def queue(
     if discard and pack is None:
         raise FavoritError("--discard needs --pack FOLDER: without it the results would be removed with the weights")
     if listed:
-        _table(plan_queue(file, out, pack=pack, data_dir=data_dir), workers)
-        return
+        planned = plan_queue(file, out, pack=pack, data_dir=data_dir, is_only_read=True)
+        _table(planned, workers)
+        raise typer.Exit(1 if planned.problems else 0)
     os.nice(max(nice - os.nice(0), 0))
-    with held_queue(out):
+    with held_queue(out, pack):
         planned = plan_queue(file, out, pack=pack, data_dir=data_dir)
-        for problem in planned.problems:
-            typer.echo(problem, err=True)
+        before = planned.failures()
+        for line in (*planned.problems, *before.values()):
+            typer.echo(line, err=True)
         typer.echo(_standing(planned, workers))
-        if discard:  # a kill may have come between packing and this
-            _discard([(part, task) for part in planned.parts for task in part.report.plan.ready if task.name in part.report.results])
         for part, event in run_queue(planned, workers=workers, data_dir=data_dir):
-            if line := _line(planned, part, event, workers):
-                typer.echo(line)
-            if discard and isinstance(event, Ended):
-                _discard([(part, event.task)])
-    failed = {error for part in planned.parts for error in part.report.errors.values()}
-    if planned.problems or failed:
+            if said := _line(planned, part, event, workers):
+                typer.echo(said)
+            # Only what this queue trained: a folder that another command made may be wanted for its weights.
+            if discard and isinstance(event, Ended) and not event.elsewhere and part.report.keep(event.task):
+                shutil.rmtree(part.report.out / event.task.id, ignore_errors=True)
+    typer.echo(_standing(planned, workers))
+    for line in (*planned.unpacked(), *planned.problems):
+        typer.echo(line, err=True)
+    # A run that failed before is a result, and was said above.
+    if planned.problems or planned.unpacked() or planned.failures().keys() - before.keys():
         raise typer.Exit(1)
-
-
-def _discard(finished: list[tuple[Part, Task]]) -> None:
-    """Removes the folders of finished runs that are packed."""
-    import shutil
-
-    for part, task in finished:
-        if part.report.is_packed(task):
-            shutil.rmtree(part.report.out / task.id, ignore_errors=True)
 
 
 def _line(queue: Queue, part: Part, event: TaskEvent, workers: int) -> str | None:
@@ -89,9 +85,10 @@ def _line(queue: Queue, part: Part, event: TaskEvent, workers: int) -> str | Non
 def _standing(queue: Queue, workers: int) -> str:
     from favorit.cli.study_tables import duration
 
-    total, missing, left = len(queue.ids()), len(queue.missing()), queue.seconds_left(workers)
+    total, missing, failed, left = len(queue.ids()), len(queue.missing()), len(queue.failures()), queue.seconds_left(workers)
     estimate = f", about {duration(left)} left with {workers} worker{'s' if workers > 1 else ''}" if left else ""
-    return f"{len(queue.parts)} entries, {total} runs: {total - missing} done, {missing} to do{estimate}"
+    entries = "1 entry" if len(queue.parts) == 1 else f"{len(queue.parts)} entries"
+    return f"{entries}, {total} runs: {total - missing - failed} done, {failed} failed, {missing} to do{estimate}"
 
 
 def _table(queue: Queue, workers: int) -> None:
@@ -105,6 +102,6 @@ def _table(queue: Queue, workers: int) -> None:
 
     titles = ["entry", "seeds", "runs", "done", "failed", "left", "only"]
     write_columns(titles, [row(part) for part in queue.parts], right=titles[2:6])
-    for problem in queue.problems:
-        typer.echo(problem, err=True)
+    for line in (*queue.problems, *queue.failures().values()):
+        typer.echo(line, err=True)
     typer.echo(f"\n{_standing(queue, workers)}")

@@ -29,7 +29,7 @@ COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
 }
 
 # What a narrow screen has no room for, the least needed first.
-OPTIONAL = ("position", "parameters", "s/epoch", "best test (test-selected)", "seed", "data", "scale", "flags")
+OPTIONAL = ("position", "parameters", "s/epoch", "best test (test-selected)", "data", "scale", "flags", "seed")
 
 
 class _ListByDefault(TyperGroup):

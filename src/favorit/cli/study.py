@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +15,7 @@ from favorit.cli.queue import queue
 from favorit.cli.shared import with_fields
 
 if TYPE_CHECKING:
-    from favorit.study import Options
+    from favorit.study import Options, State
 
 app = typer.Typer(help="Studies: list, plan, run, status, and a queue of them.", no_args_is_help=True, rich_markup_mode="rich")
 app.command("queue")(queue)
@@ -87,10 +89,11 @@ def plan(
     from favorit.cli.study_tables import plan_table
     from favorit.cli.timing import time_plan
     from favorit.study import load_study
-    from favorit.study.plan import make_plan
+    from favorit.study.plan import make_plan, stored_digests
     from favorit.study.runner import states
 
-    planned = make_plan(load_study(asked.name), asked.options(), data_dir=asked.data_dir)
+    known = partial(stored_digests, asked.out, asked.pack)
+    planned = make_plan(load_study(asked.name), asked.options(), data_dir=asked.data_dir, digests=known)
     stand = states(planned, asked.out, asked.pack)
     plan_table(planned, stand, time_plan(planned, stand, workers) if estimated else {}, workers)
 
@@ -156,13 +159,13 @@ def status(
 ) -> None:
     """Say how every point of a study stands, with the published accuracy beside ours; give the options that it was run with.
 
-    Examples: [bold]favorit study status hybrids --scale small --runs results/runs[/bold],
+    Examples: [bold]favorit study status hybrids --scale small --seeds 0,1,2 --runs results/runs[/bold],
     [bold]favorit study status kernels --published[/bold]
     """
     import json
 
     from favorit.cli import published_table
-    from favorit.cli.study_tables import status_table
+    from favorit.cli.study_tables import status_json, status_table
     from favorit.study import load_study
     from favorit.study.beside import pairs
     from favorit.study.references import unmatched
@@ -172,13 +175,28 @@ def status(
     states = status(study, asked.out, pack=asked.pack, options=options, data_dir=asked.data_dir)
     if published:
         groups = list(dict.fromkeys(state.group for state in states))
-        found = pairs(study.group_references(options), records(states, asked.out, asked.pack), groups)
+        known = records(states, asked.out, asked.pack)
+        found = pairs(study.group_references(options), known, groups, is_reduced=options.is_reduced)
         missing = unmatched(study.published)
         if as_json:
             typer.echo(json.dumps(published_table.as_json(found, missing)))
         else:
             published_table.published_table(study, options, found, missing)
     elif as_json:
-        typer.echo(json.dumps([{name: value for name, value in vars(state).items() if name != "result"} for state in states]))
+        typer.echo(json.dumps(status_json(study, options, states)))
     else:
         status_table(study, options, states)
+        _hint_others(asked, states)
+
+
+def _hint_others(asked: Asked, states: Sequence[State]) -> None:
+    """Says so where none of these runs is there but others are: most often the scale or the seeds are not those they were run with."""
+    from favorit.training.find import stored_runs
+
+    if any(state.status not in ("missing", "no data") for state in states):
+        return
+    if others := sum(1 for _ in stored_runs(asked.out)):
+        typer.echo(
+            f"{asked.out} has {others} other runs: give the --scale, --seeds and --protocol they were run with "
+            f"('favorit runs {asked.out}' shows them)"
+        )

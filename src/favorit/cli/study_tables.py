@@ -31,13 +31,14 @@ BESIDE = 52
 def plan_table(plan: Plan, states: Sequence[State], seconds: Mapping[str, float], workers: int) -> None:
     """Every point with its run, how it stands, and the time it will take; then the sums, and what is known of published numbers."""
     rows = [(state.name, state.id, state.status, duration(seconds.get(state.name))) for state in states]
-    write_columns(["point", "run", "status", "time left"], rows, right=["time left"], optional=OPTIONAL)
+    heading = f"{plan.study.name}: {described(plan.options)}"
+    write_columns(["point", "run", "status", "time left"], rows, right=["time left"], optional=OPTIONAL, heading=heading)
     typer.echo(f"\n{_counted(states)}")
     if seconds:
         typer.echo(f"about {duration(sum(seconds.values()) / workers)} left with {workers} worker{'s' if workers > 1 else ''} here")
     for reason in dict.fromkeys(plan.absent.values()):
         typer.echo(reason)
-    _notes(plan.study, [state.name for state in states])
+    notes(plan.study, [state.name for state in states])
 
 
 def status_table(study: Study, options: Options, states: Sequence[State]) -> None:
@@ -53,8 +54,41 @@ def status_table(study: Study, options: Options, states: Sequence[State]) -> Non
         typer.echo()
         _result_table(groups, references, "seeds and folds together")
     typer.echo(f"\n{_counted(states)}")
-    explain_scale(options, references)
+    explain_scale(study, options, [state.group for state in states])
     explain_flags([result for results in groups.values() for result in results])
+    notes(study, [state.name for state in states])
+
+
+def status_json(study: Study, options: Options, states: Sequence[State]) -> dict[str, Any]:
+    """The same as JSON data: what the runs are, every point, and seeds and folds together."""
+    from favorit.study.statistics import aggregate
+
+    references = group_references(study, options)
+
+    def published(group: str) -> list[float | tuple[float, float]]:
+        return [each.value for each in references.get(group, ()) if each.quantity.is_headline]
+
+    points = []
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for state in states:
+        result = state.result or {}
+        known = {name: value for name, value in vars(state).items() if name != "result"}
+        known |= {"flags": result.get("flags", []), "best_test": result.get("best_test"), "published": published(state.group)}
+        points.append(known)
+        if state.result is not None:
+            groups.setdefault(state.group, []).append(state.result)
+    return {
+        "study": study.name,
+        "scale": options.shown_scale,
+        "seeds": list(options.seeds),
+        "protocol": options.protocol,
+        "points": points,
+        "groups": [
+            {"group": name, **vars(aggregate([each["test"]["accuracy"] for each in results])), "published": published(name)}
+            for name, results in groups.items()
+        ],
+        "notes": list(dict.fromkeys(sentence for state in states for sentence in study.flagged(state.name))),
+    }
 
 
 def summary(report: Report) -> None:
@@ -72,20 +106,26 @@ def summary(report: Report) -> None:
     typer.echo(f"\n{plan.study.name} in {report.out}: {counts}{'; rerun to resume' if report.missing else ''}")
     for name, error in report.errors.items():
         typer.echo(f"failed: {name}: {error}")
-    explain_scale(plan.options, references)
+    explain_scale(plan.study, plan.options, groups)
     explain_flags(list(report.results.values()))
-    _notes(plan.study, list(report.results))
+    notes(plan.study, list(report.results))
 
 
 def described(options: Options) -> str:
-    """What the runs of a table are: the scale, and which protocol."""
-    return f"scale {options.shown_scale}; protocol {options.protocol}"
+    """What the runs of a table are: the scale, the seeds where options name them, and which protocol."""
+    seeds = [f"seeds {', '.join(map(str, options.seeds))}"] if options.seeds else []
+    return "; ".join([f"scale {options.shown_scale}", *seeds, f"protocol {options.protocol}"])
 
 
-def explain_scale(options: Options, references: References) -> None:
-    """One line where ours and the published numbers have different budgets."""
-    if references and options.shown_scale != "published":
-        typer.echo(f"scale {options.shown_scale}: the published numbers are of the whole study, with more images or epochs")
+def explain_scale(study: Study, options: Options, groups: Iterable[str]) -> None:
+    """Why ours and the published numbers differ by their making: fewer images or epochs, or another model."""
+    if not options.is_reduced or not study.published:
+        return
+    typer.echo(f"scale {options.shown_scale}: the published numbers are of the whole study, with more images or epochs")
+    shown = set(groups)
+    for group, differs in study.other_models(options).items():
+        if group in shown:
+            typer.echo(f"no published number beside {group}: here it is another model ({differs})")
 
 
 def group_references(study: Study, options: Options) -> References:
@@ -126,7 +166,7 @@ def _state_row(state: State, references: Sequence[Reference]) -> dict[str, str]:
 def _result_table(groups: Mapping[str, Sequence[dict[str, Any]]], references: References, heading: str) -> None:
     _point_table([_result_row(name, results, references.get(name, ())) for name, results in groups.items()], heading)
     if _shared([result for results in groups.values() for result in results]):
-        typer.echo("no s/epoch for runs that shared the machine: with one worker they are timed")
+        typer.echo("no s/epoch: these runs shared the cores with other processes or ran at low priority")
 
 
 def _result_row(name: str, results: Sequence[dict[str, Any]], references: Sequence[Reference]) -> dict[str, str]:
@@ -204,7 +244,7 @@ def _counted(states: Iterable[State]) -> str:
     return f"{counts.total()} points: " + ", ".join(f"{count} {status}" for status, count in counts.items())
 
 
-def _notes(study: Study, names: Sequence[str]) -> None:
+def notes(study: Study, names: Sequence[str]) -> None:
     about = Counter(sentence for name in names for sentence in study.flagged(name))
     for sentence, count in about.items():
         typer.echo(f"note: {sentence}{'' if count == len(names) else f' ({count} of {len(names)} points)'}")

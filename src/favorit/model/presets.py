@@ -72,7 +72,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     **_backbone(f"gelu(m=128, {_FEATURES})", "gelu", dim=768, depth=1, heads=16),
     **_backbone(f"exp(m=128, {_FEATURES})", "relu", dropout=0.1, norm="double_inner", dim=576, depth=3, heads=16),
     **_backbone("mixture(eps=1e-6)", "relu", dim=768, depth=1, heads=16),
-    **_backbone("learned(m=512)", "relu", dropout=0.5, dim=768, depth=5, heads=16),
+    **_backbone("learned(m=512, scale=sqrt)", "relu", dropout=0.5, dim=768, depth=5, heads=16),
     # Tokens at pixel level: 1024 pixels, or 3072 channel values that share the positions of their pixels. The sizes are ours.
     "pixels": dict(stem="patch(1)", head="mean", layout="all_performer", performer="relu(m=64)"),
     "channel-values": dict(stem="values", position="none", head="mean", layout="all_performer", performer="relu(m=64)"),

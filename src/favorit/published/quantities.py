@@ -22,7 +22,8 @@ CONVERGED = 0.01  # one point of accuracy
 class Quantity:
     """A number of a published row: its name, its unit, and the columns that hold it: one, or those of its low and its high end.
 
-    `is_headline` marks the accuracy that short tables show; `is_time` what depends on the hardware.
+    `is_headline` marks the accuracy that short tables show; `is_time` what depends on the hardware; `is_of_budget` what depends on the
+    number of images and epochs, so that a run of a reduced study has no such number.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Quantity:
     ours: Ours
     is_headline: bool = False
     is_time: bool = False
+    is_of_budget: bool = False
 
 
 def at(path: str, scale: float = 1.0) -> Ours:
@@ -126,8 +128,8 @@ def headline(name: str, *columns: str) -> Quantity:
 
 
 def epoch_seconds(*columns: str) -> Quantity:
-    return Quantity("training time per epoch", "s", columns, at("train_seconds_per_epoch"), is_time=True)
+    return Quantity("training time per epoch", "s", columns, at("train_seconds_per_epoch"), is_time=True, is_of_budget=True)
 
 
 def inference_seconds(*columns: str) -> Quantity:
-    return Quantity("inference time, test set", "s", columns, at("inference_seconds"), is_time=True)
+    return Quantity("inference time, test set", "s", columns, at("inference_seconds"), is_time=True, is_of_budget=True)

@@ -32,7 +32,8 @@ DATA = {
 }
 FEATURES = {"mnist": (8, 16, 32, 64, 128, 256), "cifar10": (8, 16, 32, 64, 128, 256, 512)}
 LAYOUTS = ["all_performer", "intertwined", "performer_first", "standard_first"]
-BASELINES = product({"model.layout": ["all_standard", "uniform", "none"]})
+# A class token that sees only itself never sees the image: without mixing, the mean of the tokens is read.
+BASELINES = product({"model.layout": ["all_standard", "uniform"]}) + Points({"model.layout": "none", "model.head": "mean"})
 
 
 def performers(*features: int) -> list[str]:

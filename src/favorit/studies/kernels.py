@@ -185,7 +185,7 @@ STUDY = Study(
     flags={
         "the published values were tuned on the test set": ["*kernel-vit*", "*conv-exp*"],
         "the published kernel goes negative, ours is shifted to be non-negative (raw=True is the report's)": ["*conv-elu*", "*conv-gelu*"],
-        "the published f_theta has no softplus, no scaling and may be negative (raw=True is the report's)": ["*conv-learned*"],
+        "the published f_theta has no softplus and may be negative (raw=True is the report's)": ["*conv-learned*"],
         "the published mixture learns a, t and eps freely, ours by sigmoid and softplus (raw=True is the report's)": ["*conv-mixture*"],
         "it adds 1e-6 to the denominator of linear attention; ours adds 1e-30 to it and falls back to the mean": ["*conv-*"],
         "warm-up and one-cycle schedule are multiplied; how the report joins them is not said": ["*conv-gelu*"],

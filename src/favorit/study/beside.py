@@ -58,14 +58,23 @@ class Pair:
 
 
 def pairs(
-    references: Mapping[str, Sequence[Reference]], records: Mapping[str, Sequence[tuple[Result, Epochs]]], groups: Sequence[str]
+    references: Mapping[str, Sequence[Reference]],
+    records: Mapping[str, Sequence[tuple[Result, Epochs]]],
+    groups: Sequence[str],
+    *,
+    is_reduced: bool = False,
 ) -> list[Pair]:
-    """Every published number of these groups with ours; `records` are results and epochs of the complete runs of a group."""
-    return [_pair(group, reference, records.get(group, ())) for group in groups for reference in references.get(group, ())]
+    """Every published number of these groups with ours; `records` are results and epochs of the complete runs of a group.
+
+    Runs of a reduced study have fewer images or epochs: what depends on these is left out of ours.
+    """
+    return [_pair(group, reference, records.get(group, ()), is_reduced) for group in groups for reference in references.get(group, ())]
 
 
-def _pair(group: str, reference: Reference, records: Sequence[tuple[Result, Epochs]]) -> Pair:
+def _pair(group: str, reference: Reference, records: Sequence[tuple[Result, Epochs]], is_reduced: bool) -> Pair:
     quantity = reference.quantity
+    if is_reduced and quantity.is_of_budget:
+        return Pair(group, reference, None, 0)
     counted = [record for record in records if not quantity.is_time or had_machine_alone(record[0].get("environment"))]
     ours = [value for result, epochs in counted if (value := quantity.ours(result, epochs)) is not None]
     return Pair(group, reference, fmean(ours) if ours else None, len(ours))

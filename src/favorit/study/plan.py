@@ -158,22 +158,24 @@ def write_index(plan: Plan, out: str | Path) -> None:
     write_json(path, {"schema": INDEX, "points": [[task.name, task.group, task.id] for task in plan.tasks]})
 
 
-def stored_digests(folder: str | Path) -> dict[str, str]:
-    """The digest of each data set that runs of a folder were trained on: enough to find its runs where the data are absent."""
+def stored_digests(*folders: str | Path | None) -> dict[str, str]:
+    """The digest of each data set that runs of these folders were trained on: enough to find its runs where the data are absent."""
     found: dict[str, str] = {}
-    for run in stored_runs(folder):
+    for run in (run for folder in folders if folder is not None for run in stored_runs(folder)):
         with suppress(FavoritError):  # a damaged run says so where it is read itself
             saved = run.config()
             found.setdefault(saved["config"]["data"]["name"], saved["data"]["digest"])
     return found
 
 
-def entries(study: Study, options: Options, out: str | Path, data_dir: str | Path | None = None) -> list[Entry]:
+def entries(
+    study: Study, options: Options, out: str | Path, data_dir: str | Path | None = None, pack: str | Path | None = None
+) -> list[Entry]:
     """The runs of a study, from its index where there is one: then neither torch nor data are needed."""
     try:
         found = read_json(str(index_path(study, options, out)), points=list)
     except (OSError, FavoritError):
-        plan = make_plan(study, options, data_dir=data_dir, digests=lambda: stored_digests(out))
+        plan = make_plan(study, options, data_dir=data_dir, digests=lambda: stored_digests(out, pack))
         if os.path.isdir(out):
             write_index(plan, out)
         return [Entry(task.name, task.group, task.id) for task in plan.tasks]

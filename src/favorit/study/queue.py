@@ -10,23 +10,31 @@ from __future__ import annotations
 
 import fcntl
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
 
 from favorit.config import Config, RunConfig
 from favorit.errors import FavoritError
 from favorit.spec import NonNegativeInt
 from favorit.study.estimate import shape, trained_images
 from favorit.study.load import load_study
-from favorit.study.plan import make_plan
-from favorit.study.runner import Report, begin, choose
+from favorit.study.plan import make_plan, stored_digests
+from favorit.study.runner import Report, begin, choose, survey
 from favorit.study.source import Source
 from favorit.study.study import FULL, Options
 from favorit.study.tasks import Broke, Ended, Task, TaskEvent
+
+
+def _several(value: Any) -> Any:
+    """One value stands for a list of one."""
+    return [value] if isinstance(value, str | int) else value
 
 
 class QueueEntry(Config):
@@ -35,8 +43,8 @@ class QueueEntry(Config):
     study: str
     scale: str = FULL
     protocol: str = "published"
-    seeds: tuple[NonNegativeInt, ...] = ()
-    only: tuple[str, ...] = ()
+    seeds: Annotated[tuple[NonNegativeInt, ...], BeforeValidator(_several)] = ()
+    only: Annotated[tuple[str, ...], BeforeValidator(_several)] = ()
 
     @property
     def options(self) -> Options:
@@ -72,7 +80,20 @@ class Queue:
         return list(found.values())
 
     def ids(self) -> set[str]:
-        return {task.id for part in self.parts for task in part.report.plan.ready}
+        return {task.id for part in self.parts for task in part.report.plan.tasks if task.id}
+
+    def failures(self) -> dict[str, str]:
+        """One line for each run that failed or is damaged, by its identifier, with the first entry that names it."""
+        found: dict[str, str] = {}
+        for part in self.parts:
+            for task in part.report.plan.ready:
+                if task.name in part.report.errors:
+                    found.setdefault(task.id, f"{part.entry.title}: {task.name}: {part.report.errors[task.name]}")
+        return found
+
+    def unpacked(self) -> list[str]:
+        """One line for each finished run that could not be packed."""
+        return list(dict.fromkeys(f"not packed: {reason}" for part in self.parts for reason in part.report.unpacked.values()))
 
     def hear(self, event: TaskEvent) -> None:
         """Passes what a backend says to all entries that name the run."""
@@ -88,7 +109,7 @@ class Queue:
         done = [
             (part.report.plan.study.name, task.config, _pace(part.report, task))
             for part in self.parts
-            for task in part.report.plan.ready
+            for task in part.report.plan.tasks
             if task.name in part.report.results
         ]
         by_shape = _means((shape(config), pace) for _, config, pace in done)
@@ -126,18 +147,28 @@ def read_queue(path: str | Path) -> tuple[list[QueueEntry], list[str]]:
     return entries, problems
 
 
-def plan_queue(path: str | Path, out: str | Path, *, pack: str | Path | None = None, data_dir: str | Path | None = None) -> Queue:
-    """The queue with how each of its runs stands in `out`, and in `pack` as a packed run."""
+def plan_queue(
+    path: str | Path,
+    out: str | Path,
+    *,
+    pack: str | Path | None = None,
+    data_dir: str | Path | None = None,
+    is_only_read: bool = False,
+) -> Queue:
+    """The queue with how each of its runs stands in `out`, and in `pack` as a packed run. Absent data are fetched unless only reading."""
     entries, problems = read_queue(path)
     queue = Queue(problems=problems)
     for entry in entries:
         try:
-            plan = make_plan(load_study(entry.study), entry.options, data_dir=data_dir, fetch=True)
+            study = load_study(_study_file(entry.study, path))
+            plan = make_plan(study, entry.options, data_dir=data_dir, fetch=not is_only_read, digests=partial(stored_digests, out, pack))
         except FavoritError as error:
             queue.problems.append(f"queue {path}, {entry.title}: {error}")
             continue
-        queue.problems += [f"queue {path}, {entry.title}: {reason}" for reason in dict.fromkeys(plan.absent.values())]
-        queue.parts.append(Part(entry, begin(plan, out, pack=pack)))
+        report = (survey if is_only_read else begin)(plan, out, pack)
+        reasons = dict.fromkeys(reason for name, reason in plan.absent.items() if name in report.errors)
+        queue.problems += [f"queue {path}, {entry.title}: {reason}" for reason in reasons]
+        queue.parts.append(Part(entry, report))
     return queue
 
 
@@ -154,15 +185,23 @@ def run_queue(queue: Queue, *, workers: int = 1, data_dir: str | Path | None = N
 
 
 @contextmanager
-def held_queue(out: str | Path) -> Iterator[None]:
-    """Holds `out` for one queue: another one would train again what this one packs and removes. Released by the system at the end."""
-    Path(out).mkdir(parents=True, exist_ok=True)
-    with open(Path(out) / ".queue.lock", "a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise FavoritError(f"another queue works in {out}: wait for it, stop it, or give another --out") from None
+def held_queue(*folders: str | Path | None) -> Iterator[None]:
+    """Holds the folders of a queue: another one would train the same runs. Released by the system when the process ends."""
+    with ExitStack() as stack:
+        for folder in dict.fromkeys(Path(each).resolve() for each in folders if each is not None):
+            folder.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context(open(folder / ".queue.lock", "a+"))
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise FavoritError(f"another queue works in {folder}: wait for it, or stop it") from None
         yield
+
+
+def _study_file(study: str, queue: str | Path) -> str:
+    """A study file is looked for beside the queue first."""
+    beside = Path(queue).parent / study
+    return str(beside) if study.endswith(".py") and beside.is_file() else study
 
 
 def _source(item: tuple[Part, Task]) -> Source | None:

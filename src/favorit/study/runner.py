@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from favorit.study.study import Options, Study
 from favorit.study.tasks import Backend, Broke, Ended, Task, TaskEvent
 from favorit.training.find import find_run
 from favorit.training.folder import RunFolder
-from favorit.training.packed import SUFFIX
 from favorit.training.records import status as run_status
 from favorit.training.stored import has_ended
 
@@ -53,20 +52,24 @@ class Report:
                     folder.write_error(event.error)
             self.keep(event.task)
 
-    def is_packed(self, task: Task) -> bool:
-        return self.pack is not None and (self.pack / f"{task.id}{SUFFIX}").exists()
-
-    def keep(self, task: Task) -> None:
-        """Packs the run of a task, if it has finished and is not packed yet."""
-        if self.pack is None or self.is_packed(task):
-            return
+    def keep(self, task: Task) -> bool:
+        """Packs the run of a task if it has finished in `out`; True if it is then packed. A damaged packed file is written again."""
+        if self.pack is None:
+            return False
+        folder = RunFolder(self.out / task.id)
         try:
-            packed = pack_stored(find_run(task.id, self.out), self.pack)
+            if not has_ended(folder.result()):
+                return False
+            packed = pack_stored(folder, self.pack)
+        except FavoritError as error:
+            self.unpacked[task.name] = str(error)
+            return False
         except OSError as error:  # such as a full disk: the run itself is kept, and packed when the study is run again
             self.unpacked[task.name] = f"{error.filename}: {error.strerror}"
-            return
+            return False
         if packed.outcome == "broken":
             self.unpacked[task.name] = packed.note
+        return packed.outcome in ("packed", "present")
 
 
 def run(
@@ -100,28 +103,43 @@ def run(
     return report
 
 
-def begin(plan: Plan, out: str | Path, pack: str | Path | None = None) -> Report:
-    """What is there already of a plan, in `out` or packed in `pack`. What a kill left unpacked is packed."""
-    report = Report(plan, Path(out), None if pack is None else packs_folder(pack), errors=dict(plan.absent))
-    report.out.mkdir(parents=True, exist_ok=True)
-    for place in _places(out, pack):  # with the index, `study status` of either folder needs no data
-        write_index(plan, place)
-    for task in plan.ready:
+def survey(plan: Plan, out: str | Path, pack: str | Path | None = None) -> Report:
+    """What is there already of a plan, in `out` or packed in `pack`; writes nothing."""
+    report = Report(plan, Path(out), None if pack is None else Path(pack))
+    for task in plan.tasks:
         found = find_run(task.id, *_places(out, pack))
         try:
-            result = found.result()
+            result = found.result() if task.id else None
         except FavoritError as error:
             report.errors[task.name] = str(error)
             continue
         if not has_ended(result):
-            report.missing[task.name] = task
-            continue
-        if result["status"] == "failed":
+            if task.name in plan.absent:
+                report.errors[task.name] = plan.absent[task.name]
+            else:
+                report.missing[task.name] = task
+        elif result["status"] == "failed":
             report.errors[task.name] = str(found.failed_before(result))
         else:
-            found.tidy_unheld()
             report.results[task.name] = result
-        report.keep(task)
+    return report
+
+
+def begin(plan: Plan, out: str | Path, pack: str | Path | None = None) -> Report:
+    """The same, with the folders and indexes that a run of the study needs. What a kill left unpacked is packed first."""
+    Path(out).mkdir(parents=True, exist_ok=True)
+    if pack is not None:
+        packs_folder(pack)
+    for place in _places(out, pack):  # with the index, `study status` of either folder needs no data
+        write_index(plan, place)
+    unkept = Report(plan, Path(out), None if pack is None else Path(pack))
+    for task in plan.ready:
+        unkept.keep(task)
+    report = survey(plan, out, pack)
+    report.unpacked.update(unkept.unpacked)
+    for task in plan.ready:
+        if task.name in report.results:
+            find_run(task.id, out).tidy_unheld()
     return report
 
 
@@ -182,13 +200,14 @@ def status(
 ) -> list[State]:
     """How each point of a study stands in `out`, or packed in `pack`."""
     study = study if isinstance(study, Study) else load_study(study)
-    known = entries(study, options or Options(), out, data_dir)
+    known = entries(study, options or Options(), out, data_dir, pack)
     return [_state(entry.name, entry.group, entry.id, _places(out, pack)) for entry in known]
 
 
 def states(plan: Plan, out: str | Path, pack: str | Path | None = None) -> list[State]:
-    """How each task of a plan stands."""
-    return [_state(task.name, task.group, task.id, _places(out, pack)) for task in plan.tasks]
+    """How each task of a plan stands. What is missing and cannot be trained for want of data has no data."""
+    found = [_state(task.name, task.group, task.id, _places(out, pack)) for task in plan.tasks]
+    return [replace(state, status="no data") if state.status == "missing" and state.name in plan.absent else state for state in found]
 
 
 def _state(name: str, group: str, identifier: str, places: Sequence[str | Path]) -> State:

@@ -50,6 +50,11 @@ class Options:
         return (self.only,) if isinstance(self.only, str) else self.only
 
     @property
+    def is_reduced(self) -> bool:
+        """True if the runs have fewer images or epochs than the study says."""
+        return (self.scale, self.epochs, self.subset) != (FULL, None, None)
+
+    @property
     def shown_scale(self) -> str:
         """The scale as tables show it, with what --epochs and --subset change of it."""
         shortened = [f"{self.epochs} epochs"] if self.epochs is not None else []
@@ -78,8 +83,10 @@ class Point:
     changes: Changes
 
     def matches(self, pattern: str) -> bool:
-        """Whether the pattern means this point, or all repetitions of it."""
-        return matches(self.name, pattern) or matches(self.group, pattern)
+        """Whether the pattern means this point, or all repetitions of it; the data set counts even where all points share it."""
+        data = f"data={self.changes.get('data.name')} "
+        names = {self.name, self.group, *(data + each for each in (self.name, self.group) if not each.startswith(data))}
+        return any(matches(name, pattern) for name in names)
 
 
 @dataclass(frozen=True)
@@ -184,12 +191,33 @@ class Study:
         return references(self.published, point.changes)
 
     def group_references(self, options: Options) -> dict[str, list[Reference]]:
-        """The published numbers of each group of points that has some. Seeds and folds of a variant share them."""
+        """The published numbers of each group of points that has some. Seeds and folds of a variant share them.
+
+        At a scale whose points have another model than the study's, such as a narrower one, a group has none: see `other_models`.
+        """
+        others = self.other_models(options)
+        return {group: own for group, (_, own) in self._matched(options).items() if group not in others}
+
+    def other_models(self, options: Options) -> dict[str, str]:
+        """The groups of a scale whose model is not the one of the published number, with what differs: `dim 256 instead of 960`."""
+        if options.scale == FULL:
+            return {}
+        whole = {(each.table, each.row): point for point, own in self._matched(Options()).values() for each in own}
+        found: dict[str, str] = {}
+        for group, (point, own) in self._matched(options).items():
+            ours = self.config(point, options).model.model_dump()
+            theirs = self.config(whole[own[0].table, own[0].row], Options()).model.model_dump()
+            if differs := [f"{name} {ours[name]} instead of {theirs[name]}" for name in ours if ours[name] != theirs[name]]:
+                found[group] = ", ".join(differs)
+        return found
+
+    def _matched(self, options: Options) -> dict[str, tuple[Point, list[Reference]]]:
+        """A point of each group that has published numbers, and these numbers."""
         if not self.published:
             return {}
-        groups = {point.group: point for point in self.named(replace(options, seeds=(), only=None))}
-        found = {group: self.references(point) for group, point in groups.items()}
-        return {group: own for group, own in found.items() if own}
+        points = {point.group: point for point in self.named(replace(options, seeds=(), only=None))}
+        found = {group: (point, self.references(point)) for group, point in points.items()}
+        return {group: pair for group, pair in found.items() if pair[1]}
 
     def flagged(self, name: str) -> Iterator[str]:
         """What must be known of the numbers of a point."""
