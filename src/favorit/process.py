@@ -20,7 +20,7 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 ALLOCATOR = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
 # A thread that waits for others first spins, then sleeps. Next to a busy process, long spinning keeps the core from the thread that it
 # waits for; without spinning, every operation pays for waking threads up. LOG.md, 2026-11-18, has the measurements.
-SPIN_COUNT = "1500"
+SPIN_COUNT = "2000"
 # libgomp, which torch's Linux packages bring, reads these when it is loaded. If a user sets one of them, that choice holds.
 SPINNING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 

@@ -134,11 +134,12 @@ def test_deviations_of_kernels_are_said():
 
 
 @pytest.mark.parametrize("name", ["hybrids", "positions"])
-def test_control_without_mixing_reads_the_mean_of_the_tokens(name: str):
-    """A class token that sees only itself never sees the image: that control would be at chance by construction."""
+def test_control_without_mixing_is_there_with_both_heads_and_said(name: str):
+    """A class token that sees only itself never sees the image: that control is at chance by construction."""
     for scale in ("published", "small"):
         heads = {config.model.head for config in configs(name, scale=scale).values() if config.model.layout == "none"}
-        assert heads == {"mean"}
+        assert heads == {"cls", "mean"}
+    assert "chance by construction" in flags(name, "layout=none")
 
 
 def test_hybrids_have_8_features_too_and_time_inference_at_128():

@@ -32,8 +32,8 @@ DATA = {
 }
 FEATURES = {"mnist": (8, 16, 32, 64, 128, 256), "cifar10": (8, 16, 32, 64, 128, 256, 512)}
 LAYOUTS = ["all_performer", "intertwined", "performer_first", "standard_first"]
-# A class token that sees only itself never sees the image: without mixing, the mean of the tokens is read.
-BASELINES = product({"model.layout": ["all_standard", "uniform"]}) + Points({"model.layout": "none", "model.head": "mean"})
+# Without mixing, a class token never sees the image; the mean of the tokens does.
+BASELINES = product({"model.layout": ["all_standard", "uniform", "none"]}) + Points({"model.layout": "none", "model.head": "mean"})
 
 
 def performers(*features: int) -> list[str]:
@@ -91,6 +91,9 @@ STUDY = Study(
         "published accuracies are those of augmented test images (its code); its text says otherwise: plain_test has both": ["*"],
         "published accuracies are those of the last epoch (its code); its text reports the best test epoch: best_test has it": ["*"],
         "published times are those of a naive softmax; here softmax is PyTorch's fused one": ["*"],
+        "layout=none mixes no tokens: a class token then never sees the image (chance by construction), head=mean reads all tokens": [
+            "*layout=none*"
+        ],
         "the normaliser of its equation 4 leaves out the keys, a slip: ours is phi(Q) phi(K)^T 1": ["*"],
     },
     published=(Published("hybrids", published_point), Published("synthetic_imagenet", imagenet_point)),
