@@ -7,7 +7,7 @@ not augmented; the test curve is recorded beside it and chooses nothing. Unstate
 decay of 0.01 and a cosine, dropout 0.2, m 128. Its curves are TensorBoard's: `favorit study run positions
 --tensorboard` writes them, raw and smoothed; total minutes and steps are in each result.
 
-`small`: CIFAR-10, 10,000 training images, 8 epochs, all 12 models and the controls.
+`small`: CIFAR-10, 10,000 training images, 7 epochs, all 12 models and the controls.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ STUDY = Study(
     },
     points=(MNIST + CIFAR10) * (MODELS + CONTROLS),
     sound={"train.watch": None},
-    scales={"small": Scale({"train.epochs": 8, "data.subset": 10_000}, points=CIFAR10 * (MODELS + CONTROLS))},
+    scales={"small": Scale({"train.epochs": 7, "data.subset": 10_000}, points=CIFAR10 * (MODELS + CONTROLS))},
     flags={
         "layout=none mixes no tokens: a class token then never sees the image (chance by construction), head=mean reads all tokens": [
             "*layout=none*"
