@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from favorit.cli.curves import Curves
-from favorit.study.curves import smooth
+from favorit.curves import smooth
 from favorit.training import Run
 from favorit.training.folder import RunFolder
 from training_helpers import fit, tiny

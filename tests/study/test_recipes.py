@@ -153,6 +153,8 @@ def test_contradictions_of_the_hybrids_report_are_said():
     said = flags("hybrids", "layout=all_standard")
     for part in ("augmented test images", "best test epoch", "naive softmax", "equation 4"):
         assert part in said
+    assert "norm sqrt(D)" in flags("hybrids", "relu(m=64)")
+    assert "norm sqrt(D)" not in flags("hybrids", "favor(m=64)")
 
 
 # linear attention

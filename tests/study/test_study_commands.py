@@ -13,8 +13,8 @@ import pytest
 import favorit
 from favorit import FavoritError
 from favorit.cli.study import app
+from favorit.curves import smooth
 from favorit.study import Options, load_study
-from favorit.study.curves import smooth
 from favorit.study.plan import make_plan
 from favorit.study.tasks import Broke, Task, TaskEvent
 from favorit.training import Epoch

@@ -88,7 +88,7 @@ class Curves:
 
 def _scalars(record: dict[str, Any], losses: list[float]) -> dict[str, float]:
     """The values of an epoch by the names of their curves; `losses` are the validation losses up to it."""
-    from favorit.study.curves import smooth
+    from favorit.curves import smooth
 
     found = {"lr": record["lr"], **record["scalars"]}
     for key, value in record.items():

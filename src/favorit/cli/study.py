@@ -42,9 +42,9 @@ class Asked:
         list[str] | None,
         typer.Option(help="Only points whose name has this in it, or matches it (with * and ?). Repeatable.", metavar="PATTERN"),
     ] = None
-    scale: Annotated[str, typer.Option(help="published, smoke (1 epoch of a few images), or a reduction that the study defines: small.")] = (
-        "published"
-    )
+    scale: Annotated[
+        str, typer.Option(help="published, smoke (1 epoch of a few images), or a reduction that the study defines: small.")
+    ] = "published"
     protocol: Annotated[str, typer.Option(help="published, or sound: selection by validation, no augmented test.")] = "published"
     data_dir: Annotated[Path | None, typer.Option(help="Where data sets are; else FAVORIT_DATA, else the user's cache.")] = None
 

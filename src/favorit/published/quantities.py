@@ -10,11 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from favorit.curves import smooth
+
 Result = Mapping[str, Any]
 Epochs = Sequence[Mapping[str, Any]]
 Ours = Callable[[Result, Epochs], float | None]
 
-SMOOTHING = 0.6  # TensorBoard's default
 CONVERGED = 0.01  # one point of accuracy
 
 
@@ -84,14 +85,9 @@ def final_validation_loss(result: Result, epochs: Epochs) -> float | None:
 
 
 def smoothed_validation_loss(result: Result, epochs: Epochs) -> float | None:
-    """Validation loss at the last epoch as TensorBoard smooths it: s_t = 0.6 s_(t-1) + 0.4 x_t, divided by 1 - 0.6^t."""
+    """Validation loss at the last epoch as TensorBoard smooths it (see `favorit.curves.smooth`)."""
     losses = [loss for record in epochs if (loss := record.get("validation_loss")) is not None]
-    if not losses:
-        return None
-    smoothed = 0.0
-    for loss in losses:
-        smoothed = SMOOTHING * smoothed + (1 - SMOOTHING) * loss
-    return smoothed / (1 - SMOOTHING ** len(losses))
+    return smooth(losses)[-1] if losses else None
 
 
 def step_milliseconds(result: Result, epochs: Epochs) -> float | None:

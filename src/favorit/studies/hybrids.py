@@ -7,7 +7,8 @@ is its `full_grid` for one data set, `--only` with a whole name its `run_one`.
 
 Its text says that test images are not augmented and that the best test accuracy is reported; its code augments them
 and keeps the last epoch. Results have both: `test` and `plain_test`, the last epoch and `best_test`. Its determinism
-switches are `train.deterministic=True`.
+switches are `train.deterministic=True`. Times over m, its Figures 6 and 7, are seconds of an epoch and of a batch in
+each result; `favorit study status hybrids --published` shows them for runs that had the machine to themselves.
 
 `small`: CIFAR-10, 10,000 training images, 10 epochs; every layout with both kernels at m = 32 and 128, m from 8 to
 512 where all layers are Performers, the baseline and the controls.
@@ -94,6 +95,7 @@ STUDY = Study(
         "layout=none mixes no tokens: a class token then never sees the image (chance by construction), head=mean reads all tokens": [
             "*layout=none*"
         ],
+        "rows of relu's projection have the norm sqrt(D) here; the package that the report used draws their norms at random": ["*relu*"],
         "the normaliser of its equation 4 leaves out the keys, a slip: ours is phi(Q) phi(K)^T 1": ["*"],
     },
     published=(Published("hybrids", published_point), Published("synthetic_imagenet", imagenet_point)),

@@ -16,7 +16,9 @@ recorded as failed. Its wishes are points too: weights of 1.5 for cat and dog by
 on CIFAR-10), rotation of these two classes only, other clamp ranges, a learned temperature and weight decay for EXP,
 and sine-cosine features. The controls stand in the model of its best kernel. CIFAR-100 has one published number and
 no recipe: a fixed schedule and its last epoch. It used mixed precision on an A100; here 32 bits, because half
-precision is slower on most CPUs. Pretrained starts come with conversion.
+precision is slower on most CPUs. Pretrained starts come with conversion. Its search spaces are those of `favorit tune
+kernels-vit`, `kernels-relu`, `kernels-elu`, `kernels-gelu`, `kernels-exp` and `kernels-ftheta`; its data figures come
+from `favorit data show`.
 
 `small`: fold 0, 10,000 images, 10 epochs, backbones that pool after each layer (a 4x4 grid), width 256. `smoke` has
 64 images: with their grid kept the models need 10 minutes of two cores for 256.

@@ -117,6 +117,7 @@ STUDY = Study(
         "published accuracies are called validation; the test images are taken to be meant": ["*"],
         "published step times come from two frameworks on unknown hardware": ["*"],
         "what the report calls deterministic softmax is taken to be the exp kernel without random features: a guess": ["*performer=exp*"],
+        "rows of relu's projection have the norm sqrt(D) here; how the report draws them is not said": ["*relu(m=*"],
         "the report also describes its Linformer as attention in local windows; ours is the low-rank projection alone": ["*linformer*"],
     },
     published=(Published("linear_attention", published_point),),

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from favorit.study.curves import smooth
+from favorit.curves import smooth
 
 VALUES = [2.3, 1.9, 2.0, 1.2, 1.25, 0.7]
 
