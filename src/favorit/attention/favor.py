@@ -103,5 +103,5 @@ class Favor(Kernel):
         return rows.to(dtype) * rows.shape[-1] ** -0.25
 
     def _log_factor(self, x: Tensor) -> Tensor:
-        """What a key's exponents have in common: -|x~|^2 / 2, or -|x~|^2 for the Gaussian kernel."""
+        """The term shared by all exponents of a key: -|x~|^2 / 2, or -|x~|^2 for the Gaussian kernel."""
         return x.square().sum(-1, keepdim=True) * (-self.decay * x.shape[-1] ** -0.5)
