@@ -1,4 +1,5 @@
-"""The picture of the README, from the runs of `make demo`: `python docs/draw_demo.py runs/demo` writes results/demo.csv and docs/demo.png.
+"""The picture of the README, from the runs of `make demo`: `python docs/draw_demo.py runs/demo` writes results/demo.csv
+and docs/demo.png.
 
 Data first, then drawing: without an argument the picture is drawn again from the CSV alone.
 """
@@ -53,13 +54,22 @@ def draw(data: pandas.DataFrame) -> Figure:
     for name in names:
         part = data[data.mixer == name]
         curves.plot(part.epoch, 100 * part.validation_accuracy, color=COLOURS[name], label=name, linewidth=2)
-    curves.set(xlabel="epoch", ylabel="validation accuracy, %", title="one ViT, four mixers: digits pixel by pixel, one seed")
+    curves.set(
+        xlabel="epoch", ylabel="validation accuracy, %", title="one ViT, four mixers: digits pixel by pixel, one seed"
+    )
     curves.legend(frameon=False, loc="lower right")
     for place, name in enumerate(names):
         share = data[data.mixer == name].test_accuracy.iloc[0]
         low, high = interval(share, IMAGES)
         bars.barh(place, 100 * share, color=COLOURS[name], height=0.6)
-        bars.errorbar(100 * share, place, xerr=[[100 * (share - low)], [100 * (high - share)]], color="black", capsize=4, linewidth=1)
+        bars.errorbar(
+            100 * share,
+            place,
+            xerr=[[100 * (share - low)], [100 * (high - share)]],
+            color="black",
+            capsize=4,
+            linewidth=1,
+        )
         bars.text(2, place, f"{100 * share:.1f} %", va="center", color="white", fontweight="bold")
     bars.set(
         yticks=range(len(names)),

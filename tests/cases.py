@@ -1,4 +1,6 @@
-"""One entry for each registered mixer (a kernel is one): the specs it is tried with, and what it is excused from and why."""
+"""One entry for each registered mixer (a kernel is one): the specs it is tried with, and what it is excused from and
+why.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Case:
-    """The variants of one registered name. `excused` maps an invariant of `checks.MIXER_CHECKS` to the reason why it cannot hold.
+    """The variants of one registered name. `excused` maps an invariant of `checks.MIXER_CHECKS` to the reason why it
+    cannot hold.
 
     `near` means that the other invariants hold for tokens near a fixed one (`checks.near`) only.
     """
@@ -81,7 +84,9 @@ _SIGNED = {"non_negative": "features of both signs make weights of both signs"}
 
 
 def _raw(*specs: str) -> Case:
-    """Far from a fixed token the sum of a row may be about zero: its weights are then as large as rounding lets them be."""
+    """Far from a fixed token the sum of a row may be about zero: its weights are then as large as rounding lets them
+    be.
+    """
     return Case(specs, _SIGNED, near=True)
 
 

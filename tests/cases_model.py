@@ -1,6 +1,8 @@
-"""One entry for each registered position, stem, head and layout: what to try, and which invariants it is excused from and why.
+"""One entry for each registered position, stem, head and layout: what to try, and which invariants it is excused from
+and why.
 
-The conformance tests run every check over every case. An excused check must fail: an excuse that is no longer needed is removed.
+The conformance tests run every check over every case. An excused check must fail: an excuse that is no longer needed is
+removed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""Invariants of mixers as plain functions of a builder, so that the same code accepts the library and rejects the mutants.
+"""Invariants of mixers as plain functions of a builder, so that the same code accepts the library and rejects the
+mutants.
 
-`build(causal=False, **shape)` makes a mixer of the given heads, head_dim and tokens; two calls with one seed make equal mixers.
+`build(causal=False, **shape)` makes a mixer of the given heads, head_dim and tokens; two calls with one seed make equal
+mixers.
 """
 
 from __future__ import annotations
@@ -36,8 +38,9 @@ def builder(text: str) -> Build:
 
 
 def near(build: Build) -> Build:
-    """The mixer on tokens c + 0.3 tanh(x), c = (1, -1, 1, ...). Features keep their signs, and phi(q) . phi(k) stays near |phi(c)|^2: the
-    weights of signed features are well defined there."""
+    """The mixer on tokens c + 0.3 tanh(x), c = (1, -1, 1, ...). Features keep their signs, and phi(q) . phi(k) stays
+    near |phi(c)|^2: the weights of signed features are well defined there.
+    """
 
     def built(**shape: Any) -> Mixer:
         mixer = build(**shape)
@@ -136,7 +139,9 @@ def queries_are_alone(build: Build) -> None:
 
 
 def reading_is_forward(build: Build) -> None:
-    """Tokens whose keys and values are not made, read by few queries and by more than a head is wide: values and gradients."""
+    """Tokens whose keys and values are not made, read by few queries and by more than a head is wide: values and
+    gradients.
+    """
     for causal in {False, _has_causal(build)}:
         for n_queries in (1, 3, 4, 65):
             for biased in (True, False):
@@ -160,7 +165,9 @@ def reading_is_forward(build: Build) -> None:
 def _unprojected(dtype: torch.dtype, biased: bool) -> Tokens:
     source = torch.Generator().manual_seed(7)
     shapes = (BATCH, 65, 10), (2, HEADS, 4, 10), (2, HEADS, 4)
-    x, weight, bias = (torch.randn(shape, generator=source, dtype=torch.float64).to(dtype).requires_grad_() for shape in shapes)
+    x, weight, bias = (
+        torch.randn(shape, generator=source, dtype=torch.float64).to(dtype).requires_grad_() for shape in shapes
+    )
     return Tokens(x, weight, bias if biased else None)
 
 
@@ -260,7 +267,9 @@ def mask_equals_removal(build: Build) -> None:
 
 
 def all_masked_is_finite(build: Build) -> None:
-    """An image with no key to look at makes no NaN, neither its own nor others'; forward and the explicit weights agree on it."""
+    """An image with no key to look at makes no NaN, neither its own nor others'; forward and the explicit weights agree
+    on it.
+    """
     mask = torch.ones(BATCH, 9, dtype=torch.bool)
     mask[0] = False
     for length in (1.0, 1e3):
@@ -285,10 +294,14 @@ def finite_at_any_norm(build: Build) -> None:
                 for causal in {False, _has_causal(build)}:
                     mixer = build(head_dim=16, tokens=65, causal=causal)
                     q, k, v = tensors(65, 16)
-                    q_scaled, k_scaled = (norm * x / x.norm(dim=-1, keepdim=True) for norm, x in ((norm_q, q), (norm_k, k)))
+                    q_scaled, k_scaled = (
+                        norm * x / x.norm(dim=-1, keepdim=True) for norm, x in ((norm_q, q), (norm_k, k))
+                    )
                     with torch.autocast("cpu", dtype=dtype or torch.bfloat16, enabled=dtype is not None):
                         out = mixer(q_scaled, k_scaled, v)
-                        read = mixer.read(q_scaled[:, :, :1], Tokens(torch.cat([k_scaled[:, 0], v[:, 0]], -1), halves, None))
+                        read = mixer.read(
+                            q_scaled[:, :, :1], Tokens(torch.cat([k_scaled[:, 0], v[:, 0]], -1), halves, None)
+                        )
                     place = f"autocast {dtype}, |q| {norm_q}, |k| {norm_k}, causal {causal}"
                     assert out.isfinite().all(), place
                     assert read.isfinite().all(), f"reading, {place}"
@@ -375,7 +388,8 @@ MIXER_CHECKS: dict[str, Callable[[Build], None]] = {
 def estimates(build: Build, z: Tensor, apart: Tensor, draws: int) -> Tensor:
     """(draws, cases): raw estimates of exp(q~ . k~) over exp(q~ . k~), for q~ = z/2 + apart, k~ = z/2 - apart.
 
-    Attention weights are known up to a factor for each query; the key -q, whose estimate is exactly exp(-|q~|^2), fixes it.
+    Attention weights are known up to a factor for each query; the key -q, whose estimate is exactly exp(-|q~|^2), fixes
+    it.
     """
     d = z.shape[-1]
     q, k = (z / 2 + apart) * d**0.25, (z / 2 - apart) * d**0.25
@@ -395,17 +409,23 @@ def directions(d: int) -> Tensor:
     flipped = ones.clone()
     flipped[0] = -1
     random = torch.randn(2, d, generator=torch.Generator().manual_seed(6), dtype=torch.float64)
-    return torch.nn.functional.normalize(torch.stack([ones, torch.eye(d, dtype=torch.float64)[0], flipped, *random]), dim=-1)
+    return torch.nn.functional.normalize(
+        torch.stack([ones, torch.eye(d, dtype=torch.float64)[0], flipped, *random]), dim=-1
+    )
 
 
 def unbiased(build: Build) -> None:
-    """The mean of many draws is within 1 % of exp(q . k / sqrt(D)) in every direction at |z| <= 1, for head widths 4, 8, 16."""
+    """The mean of many draws is within 1 % of exp(q . k / sqrt(D)) in every direction at |z| <= 1, for head widths 4,
+    8, 16.
+    """
     for d in (4, 8, 16):
         for length in (0.5, 1.0):
             z = length * directions(d)
             ratio = estimates(build, z, 0.2 * directions(d).roll(1, 0), draws=400).mean(0)
             worst = (ratio - 1).abs().max().item()
-            assert worst < 0.01, f"estimate/true is off by {worst:.3f} at head width {d}, |z| {length}: {ratio.tolist()}"
+            assert worst < 0.01, (
+                f"estimate/true is off by {worst:.3f} at head width {d}, |z| {length}: {ratio.tolist()}"
+            )
 
 
 def squared_errors(build: Build, d: int, length: float, draws: int) -> Tensor:

@@ -31,7 +31,9 @@ def scatter(module: nn.Module, scale: float = 0.1, seed: int = 0) -> nn.Module:
 
 
 def unreached(module: nn.Module, output: Callable[[], Tensor], updates: int = 0) -> list[str]:
-    """The parameters that a random direction of the output gives no gradient, after some updates of plain gradient descent."""
+    """The parameters that a random direction of the output gives no gradient, after some updates of plain gradient
+    descent.
+    """
     if not list(module.parameters()):
         return []
     for step in range(updates + 1):
@@ -62,12 +64,21 @@ def assert_equal_gradients(modules: nn.Module, one: Tensor, other: Tensor, input
 
 def checks_in(module: Mapping[str, Any]) -> dict[str, Check]:
     """The functions `check_<name>` of a test file by name."""
-    return {name.removeprefix("check_"): check for name, check in module.items() if name.startswith("check_") and inspect.isfunction(check)}
+    return {
+        name.removeprefix("check_"): check
+        for name, check in module.items()
+        if name.startswith("check_") and inspect.isfunction(check)
+    }
 
 
 def every(cases: Mapping[str, tuple[Case, ...]], checks: Mapping[str, Check]) -> list[Any]:
     """The parameters (case, check) of a conformance suite."""
-    return [pytest.param(case, name, id=f"{case.spec}-{name}") for registered in cases.values() for case in registered for name in checks]
+    return [
+        pytest.param(case, name, id=f"{case.spec}-{name}")
+        for registered in cases.values()
+        for case in registered
+        for name in checks
+    ]
 
 
 def conform(case: Case, name: str, check: Check) -> None:
@@ -82,7 +93,9 @@ def assert_complete(cases: Mapping[str, Any], registered: Any, checks: Mapping[s
     assert set(cases) == set(registered), "each registered variant needs one entry in tests/cases_model.py"
     for name, entry in cases.items():
         if checks is not None:
-            assert any(case.spec.split("(")[0].split("+")[0] == name for case in entry), f"no case of {name} begins with it"
+            assert any(case.spec.split("(")[0].split("+")[0] == name for case in entry), (
+                f"no case of {name} begins with it"
+            )
             for case in entry:
                 assert set(case.excused) <= set(checks), f"{case.spec} is excused from a check that does not exist"
                 assert all(case.excused.values()), f"{case.spec} is excused without a reason"

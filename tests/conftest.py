@@ -22,7 +22,9 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_configure() -> None:
-    """Ctrl-C is tested with real processes, and what a shell starts in the background, and its children, would not hear it."""
+    """Ctrl-C is tested with real processes, and what a shell starts in the background, and its children, would not hear
+    it.
+    """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     # Tests neither pause the study workers of this machine nor wait for them, or for each other.

@@ -1,4 +1,6 @@
-"""MNIST, CIFAR-10 and CIFAR-100 (sorted by class) from the folder beside the repository, for the tests that read them."""
+"""MNIST, CIFAR-10 and CIFAR-100 (sorted by class) from the folder beside the repository, for the tests that read
+them.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ SHARED = Path(__file__).parents[2] / "shared" / "data"
 
 
 def published() -> Path:
-    """Where they are. The repository does not hold them: elsewhere a test is skipped, in CI, which has them, that would hide a failure."""
+    """Where they are. The repository does not hold them: elsewhere a test is skipped, in CI, which has them, that would
+    hide a failure.
+    """
     if not (SHARED / "unpack").is_file():
         (pytest.fail if os.environ.get("CI") else pytest.skip)("../shared/data is not there")
     return SHARED

@@ -46,7 +46,9 @@ def test_fields_are_all_that_can_be_set():
     for name in favorit.list_components("fields"):
         section, _, key = name.partition(".")
         assert written("fields", name) == repr(getattr(getattr(config, section), key))
-    assert len(favorit.list_components("fields")) == sum(len(type(part).model_fields) for part in (config.model, config.data, config.train))
+    assert len(favorit.list_components("fields")) == sum(
+        len(type(part).model_fields) for part in (config.model, config.data, config.train)
+    )
 
 
 @pytest.mark.parametrize(("kind", "name"), NAMES)
@@ -78,12 +80,17 @@ def test_names_are_those_of_the_design():
 
 
 def test_unknown_kind_is_named():
-    with pytest.raises(favorit.FavoritError, match=r"unknown kind of component 'mixer': did you mean 'mixers'\? known: augments, fields"):
+    with pytest.raises(
+        favorit.FavoritError,
+        match=r"unknown kind of component 'mixer': did you mean 'mixers'\? known: augments, fields",
+    ):
         favorit.list_components("mixer")
 
 
 def test_package_offers_its_public_names_and_no_others():
-    assert {"create_model", "Attention", "build_mixer", "ModelConfig", "list_components", "FavoritError", "ViT"} <= set(dir(favorit))
+    assert {"create_model", "Attention", "build_mixer", "ModelConfig", "list_components", "FavoritError", "ViT"} <= set(
+        dir(favorit)
+    )
     assert all(getattr(favorit, name) is not None for name in favorit.__all__)
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         _ = favorit.nonsense

@@ -135,16 +135,24 @@ def test_show_has_the_rows_of_the_published_summary(command):
 
 
 def test_show_with_settings(command):
-    settings = ["model.layout=performer_first", "model.performer=relu(m=64)", "model.image_size=(28, 20)", "model.channels=1"]
+    settings = [
+        "model.layout=performer_first",
+        "model.performer=relu(m=64)",
+        "model.image_size=(28, 20)",
+        "model.channels=1",
+    ]
     status, out, _ = command("show", "hybrid", "--json", *(part for setting in settings for part in ("--set", setting)))
     found = json.loads(out)
     assert status == 0
-    assert [layer["kind"] for layer in found["layers"] if layer["layer"].endswith("attention")] == ["relu(m=64)"] * 2 + ["softmax"] * 2
+    assert [layer["kind"] for layer in found["layers"] if layer["layer"].endswith("attention")] == [
+        "relu(m=64)"
+    ] * 2 + ["softmax"] * 2
     assert found["config"]["image_size"] == [28, 20]
     assert found["layers"][0]["shape"] == [35, 64]
 
 
-# Each line of the issue's "Bad input": what is set, and the field, the value and the valid choice that the answer must name.
+# Each line of the issue's "Bad input": what is set, and the field, the value and the valid choice that the answer must
+# name.
 MISTAKES = {
     "unknown preset": ("hybird", [], ["preset 'hybird'", "did you mean 'hybrid'", "simple-vit"]),
     "unknown mixer": ("hybrid", ["model.layout=sofmax"], ["mixer 'sofmax'", "did you mean 'softmax'", "linformer"]),
@@ -163,12 +171,24 @@ MISTAKES = {
     "unhashable value": ("hybrid", ["model.dim={[]: 1}"], ["dim='{[]: 1}'", "integer"]),
     "heads do not divide dim": ("hybrid", ["model.heads=7"], ["heads=7", "dim=64", "head_dim"]),
     "patch does not divide": ("hybrid", ["model.stem=patch(5)"], ["(5, 5)", "(32, 32)", "crop=True"]),
-    "causal linformer": ("hybrid", ["model.layout=linformer(causal=True)", "model.head=mean"], ["linformer", "causal=True", "softmax"]),
+    "causal linformer": (
+        "hybrid",
+        ["model.layout=linformer(causal=True)", "model.head=mean"],
+        ["linformer", "causal=True", "softmax"],
+    ),
     "causal with cls": ("hybrid", ["model.layout=relu(causal=True)"], ["causal", "prefix=1", "head=mean"]),
-    "odd m for hyperbolic": ("hybrid", ["model.layout=favor(m=15, features=hyperbolic)"], ["m=15", "hyperbolic", "even"]),
+    "odd m for hyperbolic": (
+        "hybrid",
+        ["model.layout=favor(m=15, features=hyperbolic)"],
+        ["m=15", "hyperbolic", "even"],
+    ),
     "width for rope2d": ("hybrid", ["model.position=rope2d", "model.head_dim=6"], ["rope2d", "6", "divisible by 4"]),
     "m below 1": ("hybrid", ["model.layout=relu(m=0)"], ["relu", "m=0", "greater than or equal to 1"]),
-    "layout does not fit": ("hybrid", ["model.layout=relu|softmax|relu"], ["layout='relu|softmax|relu'", "depth=4", "multiple"]),
+    "layout does not fit": (
+        "hybrid",
+        ["model.layout=relu|softmax|relu"],
+        ["layout='relu|softmax|relu'", "depth=4", "multiple"],
+    ),
     "layout beyond reason": ("hybrid", ["model.layout=relu*99999999999"], ["relu * 99999999999", "cannot read"]),
 }
 
@@ -213,14 +233,30 @@ def test_a_reader_that_has_seen_enough_ends_the_command_without_a_word():
 
 
 def test_settings_are_literals_by_section():
-    settings = ["model.dim=128", "model.layout=relu(m=64)|softmax", "model.qk_norm=True", "model.local=None", "model.image_size = (28, 28)"]
+    settings = [
+        "model.dim=128",
+        "model.layout=relu(m=64)|softmax",
+        "model.qk_norm=True",
+        "model.local=None",
+        "model.image_size = (28, 28)",
+    ]
     expected = {"dim": 128, "layout": "relu(m=64)|softmax", "qk_norm": True, "local": None, "image_size": (28, 28)}
     assert parse_settings(settings, ("model", "train")) == {"model": expected, "train": {}}
 
 
 def test_the_models_need_no_extra_and_a_missing_one_is_named():
     """With the packages of favorit[train] out of reach, models build and `train` says what to install."""
-    heavy = ("lightning_fabric", "sklearn", "pandas", "matplotlib", "PIL", "yaml", "safetensors", "platformdirs", "filelock")
+    heavy = (
+        "lightning_fabric",
+        "sklearn",
+        "pandas",
+        "matplotlib",
+        "PIL",
+        "yaml",
+        "safetensors",
+        "platformdirs",
+        "filelock",
+    )
     script = (
         "import sys\n"
         "class Absent:\n"

@@ -20,14 +20,20 @@ IDENTIFIERS: dict[str, tuple[dict, str]] = {
     "default": (dict(), "44136fa355b3678a"),
     "image size": (dict(image_size=28, channels=1), "e4f269e2af2da92f"),
     "non-square": (dict(image_size=(16, 48)), "b250a65d8215989d"),
-    "imagenet": (dict(image_size=224, classes=1000, stem="patch(8)", dim=192, depth=8, heads=3, mlp_dim=768), "a165d0fef817a443"),
+    "imagenet": (
+        dict(image_size=224, classes=1000, stem="patch(8)", dim=192, depth=8, heads=3, mlp_dim=768),
+        "a165d0fef817a443",
+    ),
     "performer first": (dict(layout="performer_first", performer="relu(m=64)"), "4c5a409cbd015c52"),
     "pattern": (dict(layout="relu(m=64)|softmax"), "6dd078baa6b1d85c"),
     "head width": (dict(dim=96, heads=6, head_dim=64, qkv_bias=False, out_bias=False), "86b12b338263d53c"),
     "position": (dict(position="learned+rope2d"), "5cc521d2c60c8c7b"),
     "sincos and mean": (dict(position="sincos2d", head="mean"), "b272dcf236bbbf54"),
     "mlp head": (dict(stem="patch(6, crop=True)", head="mlp(2048, 1024)"), "5c38f8b242186817"),
-    "convolution": (dict(stem="conv(act=relu, tokens=1)", norm="double", mlp_dim=0, position="none", head="mean"), "eb7fa13ca31d483c"),
+    "convolution": (
+        dict(stem="conv(act=relu, tokens=1)", norm="double", mlp_dim=0, position="none", head="mean"),
+        "eb7fa13ca31d483c",
+    ),
     "dropout": (dict(dropout=0.1, emb_dropout=0.2, drop_path=0.05), "fd8a33bf17f9b14b"),
     "extras": (dict(qk_norm=True, local="dwconv(3)", act="silu"), "f9478a6f665c5851"),
 }

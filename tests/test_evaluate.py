@@ -30,7 +30,9 @@ def predictions(draw: st.DrawFn) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**32)))
     highest = draw(st.integers(1, classes))
     spread = draw(st.sampled_from([0.1, 1.0, 30.0]))
-    return torch.randn(images, classes, generator=generator) * spread, torch.randint(highest, (images,), generator=generator)
+    return torch.randn(images, classes, generator=generator) * spread, torch.randint(
+        highest, (images,), generator=generator
+    )
 
 
 def test_by_hand():
@@ -42,7 +44,9 @@ def test_by_hand():
     assert found["precision"] == [0.5, 0.5, 0.0]
     assert found["recall"] == [0.5, 0.5, 0.0]
     assert found["f1"] == [0.5, 0.5, 0.0]
-    assert found["loss"] == pytest.approx(-(math.log(0.5) + math.log(0.8) + math.log(0.3) + math.log(0.2)) / 4, rel=1e-12)
+    assert found["loss"] == pytest.approx(
+        -(math.log(0.5) + math.log(0.8) + math.log(0.3) + math.log(0.2)) / 4, rel=1e-12
+    )
     # Four bins of one image each: |1 - .5|, |1 - .8|, |0 - .6|, |0 - .7|.
     assert found["calibration_error"] == pytest.approx((0.5 + 0.2 + 0.6 + 0.7) / 4, rel=1e-12)
 
@@ -127,7 +131,9 @@ def test_errors_of_opposite_sign_cancel_within_a_bin_only():
 
 
 def test_of_equal_logits_the_first_counts_everywhere():
-    """Logits in bf16 often tie: accuracy, top 5, the confusion matrix and what `compare` counts agree on who is right."""
+    """Logits in bf16 often tie: accuracy, top 5, the confusion matrix and what `compare` counts agree on who is
+    right.
+    """
     logits = torch.randn(500, 7, generator=torch.Generator().manual_seed(0)).mul(2).round()
     labels = torch.randint(7, (500,), generator=torch.Generator().manual_seed(1))
     found = metrics(logits, labels)

@@ -30,7 +30,9 @@ def test_system_times_are_busy_steal_and_cores() -> None:
     assert parse_system(STAT) == (1000 + 20 + 300 + 6 + 7, 80, 2)
 
 
-@pytest.mark.parametrize("text", ["", "intr 5\n", "cpu  0 0 0 0 0 0 0 0 0 0\ncpu0 0 0 0 0 0 0 0 0 0 0\n", "cpu 1 2 3 4\n"])
+@pytest.mark.parametrize(
+    "text", ["", "intr 5\n", "cpu  0 0 0 0 0 0 0 0 0 0\ncpu0 0 0 0 0 0 0 0 0 0 0\n", "cpu 1 2 3 4\n"]
+)
 def test_system_times_that_say_nothing_are_none(text: str) -> None:
     assert parse_system(text) is None
 
@@ -63,7 +65,11 @@ def test_load_is_what_others_used_over_the_time_that_passed() -> None:
     [
         (0.09, 0.1, None),
         (0.9, 0.0, "note: other processes used 0.9 of 2 cores while this was measured: times are too long"),
-        (0.0, 0.3, "note: the host of this virtual machine withheld 0.3 of 2 cores while this was measured: times are too long"),
+        (
+            0.0,
+            0.3,
+            "note: the host of this virtual machine withheld 0.3 of 2 cores while this was measured: times are too long",
+        ),
     ],
 )
 def test_note_names_load_above_a_tenth_of_a_core(processes: float, steal: float, note: str | None) -> None:
@@ -74,7 +80,9 @@ def test_note_names_load_above_a_tenth_of_a_core(processes: float, steal: float,
 def orphan() -> Iterator[int]:
     """A busy process that is no descendant of this one."""
     code = f"import subprocess, sys; print(subprocess.Popen([sys.executable, '-S', '-c', {BUSY!r}], stdout=subprocess.DEVNULL).pid)"
-    number = int(subprocess.run([sys.executable, "-S", "-c", code], stdout=subprocess.PIPE, text=True, check=True).stdout)
+    number = int(
+        subprocess.run([sys.executable, "-S", "-c", code], stdout=subprocess.PIPE, text=True, check=True).stdout
+    )
     try:
         yield number
     finally:

@@ -13,7 +13,21 @@ MOST_LINES = 350
 
 # Each row may import itself and the rows above it. The package's own __init__ is lazy and may name anything.
 ORDER = [
-    ["lazy", "curves", "errors", "files", "spec", "config", "seeds", "grids", "measure", "process", "quiet", "foreign_load", "published"],
+    [
+        "lazy",
+        "curves",
+        "errors",
+        "files",
+        "spec",
+        "config",
+        "seeds",
+        "grids",
+        "measure",
+        "process",
+        "quiet",
+        "foreign_load",
+        "published",
+    ],
     ["attention", "position"],
     ["model"],
     ["catalog", "data", "train", "training", "evaluate", "convert"],

@@ -17,7 +17,9 @@ from favorit import measure
 
 def test_calls_are_interleaved_and_warm_up_is_not_counted():
     order: list[str] = []
-    timings = measure.time_interleaved({name: lambda name=name: order.append(name) for name in "abc"}, repeats=4, warmup=2)
+    timings = measure.time_interleaved(
+        {name: lambda name=name: order.append(name) for name in "abc"}, repeats=4, warmup=2
+    )
     assert "".join(order) == "abc" * (2 + 4)
     assert {name: timing.repeats for name, timing in timings.items()} == dict.fromkeys("abc", 4)
 

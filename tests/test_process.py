@@ -75,7 +75,9 @@ def spinning(values: Any) -> dict[str, str]:
 
 
 def python(code: str, **variables: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ, **variables})
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ, **variables}
+    )
     return done.stdout + done.stderr
 
 
@@ -115,7 +117,9 @@ def test_share_cores_after_torch_is_an_error_unless_it_is_set_already(clean: pyt
 
     import favorit
 
-    with pytest.raises(favorit.FavoritError, match=r"no effect after torch is imported: call it first, or set GOMP_SPINCOUNT=\d+$"):
+    with pytest.raises(
+        favorit.FavoritError, match=r"no effect after torch is imported: call it first, or set GOMP_SPINCOUNT=\d+$"
+    ):
         favorit.share_cores()
     assert spinning(os.environ) == {}
     clean.setenv("OMP_WAIT_POLICY", "passive")
@@ -128,7 +132,9 @@ def test_import_favorit_changes_no_setting(clean: pytest.MonkeyPatch) -> None:
 
 
 @choices
-def test_study_worker_has_the_settings(chosen: dict[str, str], expected: dict[str, str], clean: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_study_worker_has_the_settings(
+    chosen: dict[str, str], expected: dict[str, str], clean: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     set_all(clean, chosen)
     started: list[dict[str, str]] = []
 
@@ -151,7 +157,9 @@ def test_study_worker_has_the_settings(chosen: dict[str, str], expected: dict[st
 
 
 @choices
-def test_tuning_worker_has_the_settings(chosen: dict[str, str], expected: dict[str, str], clean: pytest.MonkeyPatch) -> None:
+def test_tuning_worker_has_the_settings(
+    chosen: dict[str, str], expected: dict[str, str], clean: pytest.MonkeyPatch
+) -> None:
     set_all(clean, chosen)
     started: list[dict[str, str]] = []
     end = SimpleNamespace(close=lambda: None)
@@ -167,7 +175,9 @@ def test_tuning_worker_has_the_settings(chosen: dict[str, str], expected: dict[s
 
 
 @choices
-def test_ray_worker_has_the_settings(chosen: dict[str, str], expected: dict[str, str], clean: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_ray_worker_has_the_settings(
+    chosen: dict[str, str], expected: dict[str, str], clean: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     set_all(clean, chosen)
     asked: list[dict[str, Any]] = []
     ray = SimpleNamespace(remote=lambda **options: asked.append(options) or (lambda function: function))

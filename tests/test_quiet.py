@@ -122,7 +122,10 @@ def test_measuring_with_three_workers_and_two_benchmarks_is_alone() -> None:
 
 
 def test_worker_resumes_when_a_benchmark_is_killed() -> None:
-    with at_work() as worker, subprocess.Popen([sys.executable, "-c", HOLDER], stdout=subprocess.PIPE, text=True) as holder:
+    with (
+        at_work() as worker,
+        subprocess.Popen([sys.executable, "-c", HOLDER], stdout=subprocess.PIPE, text=True) as holder,
+    ):
         assert holder.stdout is not None
         try:
             assert holder.stdout.readline() == "held\n"
@@ -241,7 +244,9 @@ def _lock_without_waiting(path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder", "absent"])
-def test_lock_file_that_cannot_be_used_stops_neither_side(kind: str, locks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lock_file_that_cannot_be_used_stops_neither_side(
+    kind: str, locks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if kind == "link":
         (tmp_path / "target").write_text("kept")
         (locks / GATE).symlink_to(tmp_path / "target")

@@ -55,7 +55,11 @@ def test_the_table_of_axes_names_every_component() -> None:
         row = re.search(rf"^\| {axis} \|(.*)$", README, re.M)
         assert row is not None
         named = set(re.findall(r"`(\w+)`", row[1]))
-        missing = set(favorit.list_components(kind)) - named - (set(favorit.list_components("kernels")) if kind == "mixers" else set())
+        missing = (
+            set(favorit.list_components(kind))
+            - named
+            - (set(favorit.list_components("kernels")) if kind == "mixers" else set())
+        )
         assert not missing, f"{kind}: {missing}"
 
 

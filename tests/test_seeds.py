@@ -31,17 +31,24 @@ def test_derived_seed_fits_a_generator_and_repeats(seed, stream):
     derived = seeds.derive(seed, *stream)
     assert 0 <= derived < 2**63
     assert derived == seeds.derive(seed, *stream)
-    assert torch.equal(torch.rand(3, generator=seeds.generator(seed, *stream)), torch.rand(3, generator=seeds.generator(seed, *stream)))
+    assert torch.equal(
+        torch.rand(3, generator=seeds.generator(seed, *stream)), torch.rand(3, generator=seeds.generator(seed, *stream))
+    )
 
 
 def test_streams_differ_by_seed_name_and_number():
-    streams = [(seed, name, index) for seed, name, index in itertools.product(range(10), ("init", "features", "data"), range(10))]
+    streams = [
+        (seed, name, index)
+        for seed, name, index in itertools.product(range(10), ("init", "features", "data"), range(10))
+    ]
     assert len({seeds.derive(*stream) for stream in streams}) == len(streams)
 
 
 def test_stream_is_the_same_in_another_process():
     code = "from favorit import seeds; print(seeds.derive(3, 'a', 1))"
-    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": "1"})
+    other = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": "1"}
+    )
     assert int(other.stdout) == seeds.derive(3, "a", 1)
 
 

@@ -29,8 +29,12 @@ words = st.text(string.ascii_letters + string.digits + "_", min_size=1, max_size
     lambda word: word.isidentifier() and not keyword.iskeyword(word)
 )
 floats = st.floats(allow_nan=False, allow_infinity=False)
-scalars = st.one_of(st.none(), st.booleans(), st.integers(), floats, st.text(max_size=12), st.sampled_from(keyword.kwlist))
-values = st.recursive(scalars, lambda inner: st.lists(inner, max_size=3).map(tuple) | st.lists(inner, max_size=3), max_leaves=6)
+scalars = st.one_of(
+    st.none(), st.booleans(), st.integers(), floats, st.text(max_size=12), st.sampled_from(keyword.kwlist)
+)
+values = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=3).map(tuple) | st.lists(inner, max_size=3), max_leaves=6
+)
 specs = st.builds(Spec, words, st.lists(values, max_size=3).map(tuple), st.dictionaries(words, values, max_size=4))
 
 
@@ -263,7 +267,9 @@ def test_mistake_names_the_field_the_value_and_what_is_valid(registry, text, wor
 
 def test_a_parameter_that_is_missing_is_named():
     registry = Registry("step")
-    registry.add("resize", lambda size, smooth=True: (size, smooth), {"size": Parameter(int), "smooth": Parameter(bool, True)})
+    registry.add(
+        "resize", lambda size, smooth=True: (size, smooth), {"size": Parameter(int), "smooth": Parameter(bool, True)}
+    )
     with pytest.raises(FavoritError, match=r"^resize\(smooth=False\): size is missing: resize\(size, smooth=True\)$"):
         registry.build("resize(smooth=False)")
     assert registry.build("resize(4)") == (4, True)

@@ -1,4 +1,6 @@
-"""What the tests of training share: a tiny configuration, ways to run it, and what two runs that mean the same must share bit for bit."""
+"""What the tests of training share: a tiny configuration, ways to run it, and what two runs that mean the same must
+share bit for bit.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ TRAIN: dict[str, Any] = dict(epochs=2, batch_size=16, lr=0.01)
 TIMES = ("train_seconds", "validation_seconds", "test_seconds")
 PATIENCE = 600.0  # seconds after which a process is taken to hang, on the slowest machine: no test of speed
 
-# All that can make a run differ from its repetition: dropout, stochastic depth, augmentation, EMA, random features drawn anew.
+# All that can make a run differ from its repetition: dropout, stochastic depth, augmentation, EMA, random features
+# drawn anew.
 LIVELY: dict[str, Any] = dict(
     model=dict(layout="favor(m=8)|softmax", dropout=0.1, drop_path=0.1),
     data=dict(augment="crop(1)|flip|cutout(2)|mixup(0.4)", validation=0.25),
@@ -68,7 +71,12 @@ def held(out: Path, config: RunConfig, **options: Any) -> Training:
     folder = RunFolder(out / "held")
     folder.path.mkdir(parents=True)
     return Training(
-        config, data, first_model(config), Fabric(accelerator="cpu", devices=1), folder, **{**dict(compiled=False, every=1e9), **options}
+        config,
+        data,
+        first_model(config),
+        Fabric(accelerator="cpu", devices=1),
+        folder,
+        **{**dict(compiled=False, every=1e9), **options},
     )
 
 
@@ -99,7 +107,9 @@ class Outcome:
     def of(cls, run: Run) -> Outcome:
         kept = ("status", "epochs", "chosen_epoch", "test", "validation", "parameters", "flops")
         tensors = {
-            f"{path.name}/{name}": value for path in sorted(run.path.glob("*.safetensors")) for name, value in load_file(path).items()
+            f"{path.name}/{name}": value
+            for path in sorted(run.path.glob("*.safetensors"))
+            for name, value in load_file(path).items()
         }
         with np.load(run.path / "predictions.npz") as saved:
             tensors |= {f"predictions/{name}": torch.from_numpy(saved[name]) for name in saved}
@@ -126,7 +136,9 @@ def environment() -> dict[str, str]:
 def start(*arguments: str | Path, **options: Any) -> subprocess.Popen[str]:
     """`python ARGUMENTS` as a process of its own."""
     command = [sys.executable, *map(str, arguments)]
-    return subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(), **options)
+    return subprocess.Popen(
+        command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(), **options
+    )
 
 
 def finish(process: subprocess.Popen[str], timeout: float = PATIENCE) -> tuple[int, str, str]:

@@ -1,8 +1,10 @@
-"""What the tests of tuning share: a base that learns in a second, a study of it, and processes that tune and are killed.
+"""What the tests of tuning share: a base that learns in a second, a study of it, and processes that tune and are
+killed.
 
-`python tune_helpers.py JOBS.json`: each job has a folder (`out`), `options` of the study, and where it dies. Libraries are imported once;
-every job is forked before any of them has computed anything. Places: `begun N`, `epoch N`, `told N` (after so many of these events),
-`waiting`, `asked` (in the middle of taking a trial), `tell N` (before a study learns of an end).
+`python tune_helpers.py JOBS.json`: each job has a folder (`out`), `options` of the study, and where it dies. Libraries
+are imported once; every job is forked before any of them has computed anything. Places: `begun N`, `epoch N`, `told N`
+(after so many of these events), `waiting`, `asked` (in the middle of taking a trial), `tell N` (before a study learns
+of an end).
 """
 
 from __future__ import annotations
@@ -68,7 +70,9 @@ def folders(out: Path) -> set[str]:
 
 
 def count_products(calls: dict[str, Callable[[], Any]], repeats: int) -> dict[str, Timing]:
-    """In the place of `measure.time_interleaved`: the products of each call for its seconds, which are the same on a busy machine."""
+    """In the place of `measure.time_interleaved`: the products of each call for its seconds, which are the same on a
+    busy machine.
+    """
     found = {}
     for name, call in calls.items():
         with FlopCounterMode(display=False) as counter:
@@ -115,8 +119,9 @@ def _lines(out: str) -> int:
 
 
 def main(jobs: list[dict[str, Any]]) -> None:
-    """Each job in a process of its own, killed at its `place`, or once its journal is so many `lines` longer; those with `beside` run while
-    the next one does."""
+    """Each job in a process of its own, killed at its `place`, or once its journal is so many `lines` longer; those
+    with `beside` run while the next one does.
+    """
     running: list[int] = []
     for job in jobs:
         process = os.fork()
@@ -126,12 +131,18 @@ def main(jobs: list[dict[str, Any]]) -> None:
         running.append(process)
         if "lines" in job:
             longer = _lines(job["out"]) + job["lines"]
-            while _lines(job["out"]) < longer and os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            while (
+                _lines(job["out"]) < longer
+                and os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+            ):
                 time.sleep(0.002)
             os.kill(process, signal.SIGKILL)
         while running and not job.get("beside"):
             _, status = os.waitpid(running.pop(), 0)
-            print(signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else os.WEXITSTATUS(status), flush=True)
+            print(
+                signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else os.WEXITSTATUS(status),
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

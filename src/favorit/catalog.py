@@ -36,7 +36,11 @@ def _preset(name: str) -> str:
 
 
 # What `--set section.key=value` can set, with the default of each.
-FIELDS = {f"{section}.{key}": repr(field.default) for section, config in SECTIONS.items() for key, field in config.model_fields.items()}
+FIELDS = {
+    f"{section}.{key}": repr(field.default)
+    for section, config in SECTIONS.items()
+    for key, field in config.model_fields.items()
+}
 
 # Tables in the order they were written, with what describes an entry.
 TABLES: dict[str, tuple[dict, Callable[[str], str]]] = {
@@ -48,7 +52,9 @@ KINDS = (*REGISTRIES, *TABLES)
 
 
 def list_components(kind: str) -> list[str]:
-    """The names of a kind: mixers, kernels, positions, stems, heads, locals, layouts, presets, the parts of training, or all fields."""
+    """The names of a kind: mixers, kernels, positions, stems, heads, locals, layouts, presets, the parts of training,
+    or all fields.
+    """
     if kind in TABLES:
         return list(TABLES[kind][0])
     if kind not in REGISTRIES:
@@ -57,7 +63,9 @@ def list_components(kind: str) -> list[str]:
 
 
 def written(kind: str, name: str) -> str:
-    """What there is to know about a component in one line: its call with defaults and its formula, or the fields of a preset."""
+    """What there is to know about a component in one line: its call with defaults and its formula, or the fields of a
+    preset.
+    """
     if kind in TABLES:
         return TABLES[kind][1](name)
     entry = REGISTRIES[kind][name]

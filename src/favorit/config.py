@@ -1,7 +1,7 @@
 """Configurations: frozen data with no unknown keys, and the identifier that is a function of what they mean.
 
-They stop at the builders: modules take plain keyword arguments. What a text field names is checked where it is built; here is what
-arithmetic alone can tell.
+They stop at the builders: modules take plain keyword arguments. What a text field names is checked where it is built;
+here is what arithmetic alone can tell.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ class Config(BaseModel):
         return type(self)(**{**{name: getattr(self, name) for name in self.model_fields_set}, **changes})
 
     def changed(self) -> dict[str, Any]:
-        """The fields that differ from their defaults, as JSON data: a new field with a default changes no old identifier."""
+        """The fields that differ from their defaults, as JSON data: a new field with a default changes no old
+        identifier.
+        """
         return self.model_dump(mode="json", exclude_defaults=True)
 
 
@@ -67,7 +69,9 @@ def _class_weights(value: Any) -> Any:
     if isinstance(value, bool):
         return value
     given = value if isinstance(value, list | tuple) else ()
-    numbers = [part for part in given if isinstance(part, int | float) and not isinstance(part, bool) and 0 <= part < math.inf]
+    numbers = [
+        part for part in given if isinstance(part, int | float) and not isinstance(part, bool) and 0 <= part < math.inf
+    ]
     if len(numbers) < len(given) or not any(numbers):
         raise ValueError(
             f"class_weights={value!r} is not valid: False, True (inverse frequency), "
@@ -86,8 +90,8 @@ Precision = Annotated[Literal["32", "bf16", "fp16"], BeforeValidator(lambda valu
 class ModelConfig(Config):
     """A point in the product of the axes: stem, layout of mixers, position, block, head.
 
-    Text fields are specs (`favorit list` names what there is). `performer` is the mixer that named layouts put beside softmax; `head_dim`
-    None means dim / heads; `mlp_dim` 0 leaves the feed-forward network out.
+    Text fields are specs (`favorit list` names what there is). `performer` is the mixer that named layouts put beside
+    softmax; `head_dim` None means dim / heads; `mlp_dim` 0 leaves the feed-forward network out.
     """
 
     image_size: ImageSize = (32, 32)
@@ -116,16 +120,19 @@ class ModelConfig(Config):
     @model_validator(mode="after")
     def _heads_fit(self) -> ModelConfig:
         if self.head_dim is None and self.dim % self.heads:
-            raise ValueError(f"heads={self.heads} does not divide dim={self.dim}: choose heads that do, or give head_dim")
+            raise ValueError(
+                f"heads={self.heads} does not divide dim={self.dim}: choose heads that do, or give head_dim"
+            )
         return self
 
 
 class DataConfig(Config):
     """What is trained on, and how it is split.
 
-    `validation` is a fraction or a count of training images; with `folds` it is fold number `fold` instead. `augment` and `preprocess` are
-    patterns such as `crop(4)|flip` and `resize(72)|normalise(0.5, 0.5)`; only training images are augmented, unless `augment_test` asks for
-    what some published code does. `test_subset` tests on that many images, the same for every run. Both are flagged in the result.
+    `validation` is a fraction or a count of training images; with `folds` it is fold number `fold` instead. `augment`
+    and `preprocess` are patterns such as `crop(4)|flip` and `resize(72)|normalise(0.5, 0.5)`; only training images are
+    augmented, unless `augment_test` asks for what some published code does. `test_subset` tests on that many images,
+    the same for every run. Both are flagged in the result.
     """
 
     name: str = "digits"
@@ -142,14 +149,15 @@ class DataConfig(Config):
 class TrainConfig(Config):
     """How it is trained.
 
-    The learning rate rises over `warmup` epochs, then follows the schedule. `select` names the weights that are tested: those of the epoch
-    that `monitor` (on validation images) liked best, or the last. `patience` stops after that many epochs without a better one. `ema` is
-    the decay of a moving average of the weights, which is then what is validated and tested. `redraw` draws random features anew each
-    epoch, every k steps, or never. `class_weights` weighs the loss of each class: True by the inverse of its frequency, a tuple by hand,
-    such as `(1, 1, 1, 1.5, 1, 1.5, 1, 1, 1, 1)`. Weights are scaled to a mean of 1 over the training images. `test_batch_size` is the
-    batch at which inference is timed. `watch="test"` also evaluates the test set after each epoch, for reproductions whose protocol does
-    so: it changes no weight and no choice, and the run is flagged *watched*. `deterministic` allows deterministic algorithms only. It is
-    meant for CUDA, where it is unverified; on a CPU runs are bit-equal at equal threads without it.
+    The learning rate rises over `warmup` epochs, then follows the schedule. `select` names the weights that are tested:
+    those of the epoch that `monitor` (on validation images) liked best, or the last. `patience` stops after that many
+    epochs without a better one. `ema` is the decay of a moving average of the weights, which is then what is validated
+    and tested. `redraw` draws random features anew each epoch, every k steps, or never. `class_weights` weighs the loss
+    of each class: True by the inverse of its frequency, a tuple by hand, such as `(1, 1, 1, 1.5, 1, 1.5, 1, 1, 1, 1)`.
+    Weights are scaled to a mean of 1 over the training images. `test_batch_size` is the batch at which inference is
+    timed. `watch="test"` also evaluates the test set after each epoch, for reproductions whose protocol does so: it
+    changes no weight and no choice, and the run is flagged *watched*. `deterministic` allows deterministic algorithms
+    only. It is meant for CUDA, where it is unverified; on a CPU runs are bit-equal at equal threads without it.
     """
 
     epochs: PositiveInt = 10
@@ -190,7 +198,9 @@ class RunConfig(Config):
     def _selection_fits(self) -> RunConfig:
         chooses = self.train.select == "best" or self.train.patience
         if chooses and not self.data.validation and self.data.folds is None:
-            raise ValueError("data.validation=0 leaves nothing to choose by: set train.select=last and no patience, or a validation part")
+            raise ValueError(
+                "data.validation=0 leaves nothing to choose by: set train.select=last and no patience, or a validation part"
+            )
         return self
 
 

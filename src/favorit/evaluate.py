@@ -13,7 +13,9 @@ from torch.nn import functional as F
 
 
 def metrics(logits: Tensor, labels: Tensor) -> dict[str, Any]:
-    """Everything that a result reports of its predictions, as JSON data: overall, per class, confusion matrix, calibration."""
+    """Everything that a result reports of its predictions, as JSON data: overall, per class, confusion matrix,
+    calibration.
+    """
     confusion = confusion_matrix(logits.argmax(-1), labels, logits.shape[-1])
     return {
         "accuracy": accuracy(logits, labels),
@@ -26,7 +28,9 @@ def metrics(logits: Tensor, labels: Tensor) -> dict[str, Any]:
 
 
 def accuracy(logits: Tensor, labels: Tensor, k: int = 1) -> float:
-    """The share of images whose label is among the k largest logits; of equal ones, as bf16 makes them, the first, as argmax has it."""
+    """The share of images whose label is among the k largest logits; of equal ones, as bf16 makes them, the first, as
+    argmax has it.
+    """
     own, classes = logits.gather(-1, labels[:, None]), torch.arange(logits.shape[-1])
     before = (logits > own) | ((logits == own) & (classes < labels[:, None]))
     return (before.sum(-1) < k).double().mean().item()
@@ -47,7 +51,9 @@ def per_class(confusion: Tensor) -> dict[str, list[float]]:
 
 
 def calibration_error(logits: Tensor, labels: Tensor, bins: int = 15) -> float:
-    """sum over bins of confidence of (share of images) |accuracy - mean confidence|; 0 is a model that knows how sure to be."""
+    """sum over bins of confidence of (share of images) |accuracy - mean confidence|; 0 is a model that knows how sure
+    to be.
+    """
     confidence, predicted = logits.double().softmax(-1).max(-1)
     right = (predicted == labels).double()
     place = (confidence * bins).long().clamp(max=bins - 1)

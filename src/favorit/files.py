@@ -46,7 +46,9 @@ def parse_json(content: bytes, path: str, **parts: type) -> dict[str, Any]:
     if not isinstance(value, dict) or not isinstance(value.get("schema"), int):
         raise damaged(path, "no object with a schema")
     if value["schema"] > SCHEMA:
-        raise FavoritError(f"{path} was written by a newer favorit (schema {value['schema']}, this one reads {SCHEMA}): upgrade")
+        raise FavoritError(
+            f"{path} was written by a newer favorit (schema {value['schema']}, this one reads {SCHEMA}): upgrade"
+        )
     for name, kind in parts.items():
         if not isinstance(value.get(name), kind):
             raise damaged(path, f"no {name}")
@@ -54,8 +56,12 @@ def parse_json(content: bytes, path: str, **parts: type) -> dict[str, Any]:
 
 
 def damaged(path: str | Path, reason: object, run: str | Path | None = None) -> FavoritError:
-    """The error for a file that cannot be what was written. `run` is what to delete: the folder of the file, unless given."""
-    return FavoritError(f"{path} is damaged ({reason}): restore it, or delete {run or os.path.dirname(path)} and train again")
+    """The error for a file that cannot be what was written. `run` is what to delete: the folder of the file, unless
+    given.
+    """
+    return FavoritError(
+        f"{path} is damaged ({reason}): restore it, or delete {run or os.path.dirname(path)} and train again"
+    )
 
 
 def sync(path: Path) -> None:

@@ -14,7 +14,9 @@ WORTH_SAYING = 0.1  # cores
 
 @dataclass(frozen=True)
 class ForeignLoad:
-    """Cores that other processes used (`processes`) and that the host of a virtual machine withheld (`steal`), of `cores`, on average."""
+    """Cores that other processes used (`processes`) and that the host of a virtual machine withheld (`steal`), of
+    `cores`, on average.
+    """
 
     processes: float
     steal: float
@@ -30,7 +32,9 @@ class ForeignLoad:
 
 @dataclass(frozen=True)
 class CpuTimes:
-    """Seconds since the system started: `busy` and `steal` of all cores together, `own` of this process and its descendants."""
+    """Seconds since the system started: `busy` and `steal` of all cores together, `own` of this process and its
+    descendants.
+    """
 
     busy: float
     steal: float
@@ -41,7 +45,9 @@ class CpuTimes:
 
 @dataclass
 class Watch:
-    """`load` is set at the end of `watching`; it stays None where the system does not say. `json` is the same as plain values."""
+    """`load` is set at the end of `watching`; it stays None where the system does not say. `json` is the same as plain
+    values.
+    """
 
     load: ForeignLoad | None = None
 
@@ -89,12 +95,16 @@ def parse_system(text: str) -> tuple[int, int, int] | None:
     total = next((list(map(int, words[1:])) for words in lines if words[0] == "cpu"), [])
     if len(total) < 8 or not any(total):
         return None
-    user, nice, system, _idle, _iowait, irq, softirq, steal = total[:8]  # guests, which follow, are in user and nice already
+    user, nice, system, _idle, _iowait, irq, softirq, steal = total[
+        :8
+    ]  # guests, which follow, are in user and nice already
     return user + nice + system + irq + softirq, steal, len(lines) - 1
 
 
 def tree_ticks(stats: list[str], root: int) -> int:
-    """Ticks of a process, its living descendants and all children that they waited for, from the texts of /proc/PID/stat."""
+    """Ticks of a process, its living descendants and all children that they waited for, from the texts of
+    /proc/PID/stat.
+    """
     children: dict[int, list[int]] = {}
     ticks: dict[int, int] = {}
     for text in stats:

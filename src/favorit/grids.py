@@ -27,4 +27,6 @@ def interpolate(values: Tensor, old: Grid, new: Grid) -> Tensor:
     if old == new:
         return values
     flat = values.reshape(1, -1, *old)
-    return F.interpolate(flat, size=new, mode=MODES[len(old)], align_corners=False).reshape(*values.shape[:-1], math.prod(new))
+    return F.interpolate(flat, size=new, mode=MODES[len(old)], align_corners=False).reshape(
+        *values.shape[:-1], math.prod(new)
+    )

@@ -59,10 +59,12 @@ def gemm_limit(repeats: int = 7) -> float:
 
 
 def handing_over(numbers: int = 1 << 18, repeats: int = 31) -> float:
-    """How many times as long an operation takes on numbers of which another thread wrote half as on its own: 1 with one thread.
+    """How many times as long an operation takes on numbers of which another thread wrote half as on its own: 1 with one
+    thread.
 
-    Threads take equal parts of a tensor, so that of two windows that overlap the second finds what was the other's. Cores without a common
-    cache pay for it in every step of a model; a virtual machine may be moved from the one kind to the other within minutes.
+    Threads take equal parts of a tensor, so that of two windows that overlap the second finds what was the other's.
+    Cores without a common cache pay for it in every step of a model; a virtual machine may be moved from the one kind
+    to the other within minutes.
     """
     window = torch.zeros(numbers + numbers // 2)
     first, second = window[:numbers], window[numbers // 2 :]
@@ -85,7 +87,9 @@ def parameters(module: nn.Module) -> int:
 
 
 def flops(module: nn.Module, *inputs: Any) -> dict[str, int]:
-    """Multiplications and additions of matrix products and convolutions in one forward call, by module path ('' is the whole)."""
+    """Multiplications and additions of matrix products and convolutions in one forward call, by module path ('' is the
+    whole).
+    """
     with FlopCounterMode(display=False, custom_mapping=_ATTENTION) as counter, torch.no_grad():
         module(*inputs)
     root = type(module).__name__
@@ -98,7 +102,8 @@ def _attention_flops(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...],
     return 2 * math.prod(q[:-1]) * k[-2] * (q[-1] + v[-1])
 
 
-# torch counts its fused attention on CUDA only; on CPU it is a kernel of its own. The counter looks up packets, not overloads.
+# torch counts its fused attention on CUDA only; on CPU it is a kernel of its own. The counter looks up packets, not
+# overloads.
 _ATTENTION = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops}
 
 

@@ -18,10 +18,12 @@ LARGEST = 1 << 30
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 # glibc reads these when a program starts. Other C libraries ignore them.
 ALLOCATOR = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
-# A thread that waits for others first spins, then sleeps. Next to a busy process, long spinning keeps the core from the thread that it
-# waits for; without spinning, every operation pays for waking threads up. LOG.md, 2026-11-18, has the measurements.
+# A thread that waits for others first spins, then sleeps. Next to a busy process, long spinning keeps the core from the
+# thread that it waits for; without spinning, every operation pays for waking threads up. LOG.md, 2026-11-18, has the
+# measurements.
 SPIN_COUNT = "2000"
-# libgomp, which torch's Linux packages bring, reads these when it is loaded. If a user sets one of them, that choice holds.
+# libgomp, which torch's Linux packages bring, reads these when it is loaded. If a user sets one of them, that choice
+# holds.
 SPINNING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 
 
@@ -36,14 +38,17 @@ def keep_large_buffers() -> bool:
 
 
 def share_cores() -> None:
-    """Shortens the spinning of OpenMP threads in this process and its children: a busy machine then slows training much less.
+    """Shortens the spinning of OpenMP threads in this process and its children: a busy machine then slows training much
+    less.
 
-    Call it before torch is imported: torch reads the setting only then. If the environment has GOMP_SPINCOUNT or OMP_WAIT_POLICY, nothing
-    changes.
+    Call it before torch is imported: torch reads the setting only then. If the environment has GOMP_SPINCOUNT or
+    OMP_WAIT_POLICY, nothing changes.
     """
     chosen = spin_settings()
     if "torch" in sys.modules and not chosen.items() <= os.environ.items():
-        raise FavoritError("share_cores() has no effect after torch is imported: call it first, or set GOMP_SPINCOUNT=" + SPIN_COUNT)
+        raise FavoritError(
+            "share_cores() has no effect after torch is imported: call it first, or set GOMP_SPINCOUNT=" + SPIN_COUNT
+        )
     os.environ.update(chosen)
 
 

@@ -1,8 +1,9 @@
 """One benchmark at a time, alone on its machine: study workers pause between two training steps while it measures.
 
-Two files carry the locks. `gate`: a benchmark holds it exclusively, and workers test it after each step. `active`: workers hold it shared
-while they compute, and a benchmark takes it exclusively once they have paused. A worker cannot take `active` again while a benchmark has
-the gate, so any number of workers cannot starve a benchmark. The system releases the locks of a process that dies.
+Two files carry the locks. `gate`: a benchmark holds it exclusively, and workers test it after each step. `active`:
+workers hold it shared while they compute, and a benchmark takes it exclusively once they have paused. A worker cannot
+take `active` again while a benchmark has the gate, so any number of workers cannot starve a benchmark. The system
+releases the locks of a process that dies.
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ def training() -> Iterator[Callable[[], None]]:
 
 @contextmanager
 def measuring(tell: Callable[[str], None] = lambda line: None) -> Iterator[None]:
-    """Waits until all workers have paused and no other benchmark runs, and keeps it so. `tell` receives what it waits for."""
+    """Waits until all workers have paused and no other benchmark runs, and keeps it so. `tell` receives what it waits
+    for.
+    """
     with ExitStack() as stack:
         try:
             gate, active = _open_both(stack)
@@ -64,7 +67,9 @@ def measuring(tell: Callable[[str], None] = lambda line: None) -> Iterator[None]
                 tell("waiting for the study workers of this machine to pause")
                 flock(active, LOCK_EX)
         except OSError as error:
-            tell(f"the study workers of this machine are not paused ({error.filename or lock_folder()}: {error.strerror})")
+            tell(
+                f"the study workers of this machine are not paused ({error.filename or lock_folder()}: {error.strerror})"
+            )
         yield
 
 
@@ -89,7 +94,9 @@ def _open_both(stack: ExitStack) -> tuple[int, int]:
 
 
 def _open(path: Path, stack: ExitStack) -> int:
-    """A descriptor of a lock file that all users may open. What another user put there is neither followed nor changed."""
+    """A descriptor of a lock file that all users may open. What another user put there is neither followed nor
+    changed.
+    """
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         lock = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666)

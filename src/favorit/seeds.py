@@ -33,7 +33,9 @@ def fresh() -> int:
 
 @contextmanager
 def global_stream(seed: int, *names: str | int) -> Iterator[None]:
-    """Code that draws from torch's global CPU generator draws from the named stream inside, and leaves no trace outside."""
+    """Code that draws from torch's global CPU generator draws from the named stream inside, and leaves no trace
+    outside.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(derive(seed, *names))
         yield

@@ -124,7 +124,9 @@ def _value(node: ast.expr, text: str) -> Any:
     try:
         return ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        raise FavoritError(f"cannot read the value {ast.unparse(node)!r} in the spec {text!r}: a literal or one word") from None
+        raise FavoritError(
+            f"cannot read the value {ast.unparse(node)!r} in the spec {text!r}: a literal or one word"
+        ) from None
 
 
 def _written(value: Any) -> str:
@@ -161,7 +163,9 @@ def parameters_of(function: Callable[..., Any], leave_out: Iterable[str] = ()) -
 
 @dataclass(frozen=True)
 class Entry(Generic[T]):
-    """A registered variant. `rest` names the parameter that takes any number of positional values, as in `mlp(2048, 1024)`."""
+    """A registered variant. `rest` names the parameter that takes any number of positional values, as in `mlp(2048,
+    1024)`.
+    """
 
     name: str
     builder: Callable[..., T]
@@ -205,8 +209,8 @@ class Entry(Generic[T]):
 class Registry(Generic[T]):
     """The variants of one noun by name.
 
-    A builder's keywords are of two sorts: those named in `context` come from the surrounding model (the head width, the layer's
-    number) and are passed to the builders that ask for them; all others are what a user may write in a spec.
+    A builder's keywords are of two sorts: those named in `context` come from the surrounding model (the head width, the
+    layer's number) and are passed to the builders that ask for them; all others are what a user may write in a spec.
     """
 
     def __init__(self, noun: str, context: Iterable[str] = ()) -> None:
@@ -214,7 +218,13 @@ class Registry(Generic[T]):
         self.context = frozenset(context)
         self._entries: dict[str, Entry[T]] = {}
 
-    def add(self, name: str, builder: Callable[..., T], parameters: Mapping[str, Parameter] | None = None, rest: str | None = None) -> None:
+    def add(
+        self,
+        name: str,
+        builder: Callable[..., T],
+        parameters: Mapping[str, Parameter] | None = None,
+        rest: str | None = None,
+    ) -> None:
         """Registers a builder. `parameters` replaces what its signature says, where the signature is `**values`."""
         if name in self._entries:
             raise FavoritError(f"the {self.noun} {name!r} is registered twice")
@@ -245,11 +255,17 @@ class Registry(Generic[T]):
         return self._entries[name]
 
     def canonical(self, spec: str | Spec) -> Spec:
-        """The spec with its parameters named, in the order of the signature, and without those that equal their default."""
+        """The spec with its parameters named, in the order of the signature, and without those that equal their
+        default.
+        """
         spec = parse(spec) if isinstance(spec, str) else spec
         entry = self[spec.name]
         values = entry.resolve(spec)
-        return Spec(spec.name, (), {key: values[key] for key, p in entry.parameters.items() if key in values and values[key] != p.default})
+        return Spec(
+            spec.name,
+            (),
+            {key: values[key] for key, p in entry.parameters.items() if key in values and values[key] != p.default},
+        )
 
     def build(self, spec: str | Spec, **context: Any) -> T:
         """The component that a spec names, with the context it asks for."""

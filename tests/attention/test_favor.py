@@ -21,7 +21,9 @@ def test_estimates_are_unbiased(options: str) -> None:
 @pytest.mark.parametrize("options", ["", ", features=hyperbolic", ", orthogonal=False"])
 def test_the_error_falls_as_the_root_of_m(options: str) -> None:
     sizes = (16, 64, 256, 1024)
-    errors = [squared_errors(builder(f"favor(m={m}{options})"), d=8, length=1.0, draws=300).mean().sqrt() for m in sizes]
+    errors = [
+        squared_errors(builder(f"favor(m={m}{options})"), d=8, length=1.0, draws=300).mean().sqrt() for m in sizes
+    ]
     logs = torch.tensor([[math.log(m), math.log(error)] for m, error in zip(sizes, errors, strict=True)])
     centred = logs - logs.mean(0)
     slope = (centred[:, 0] * centred[:, 1]).sum() / centred[:, 0].square().sum()
@@ -37,7 +39,9 @@ def test_one_feature_has_the_variance_of_theory() -> None:
 @pytest.mark.parametrize(("better", "worse"), [("", ", orthogonal=False"), (", features=hyperbolic", "")])
 @pytest.mark.parametrize("length", [0.5, 1.0])
 def test_the_better_option_has_less_variance(better: str, worse: str, length: float) -> None:
-    low, high = (squared_errors(builder(f"favor(m=8{options})"), d=8, length=length, draws=1500) for options in (better, worse))
+    low, high = (
+        squared_errors(builder(f"favor(m=8{options})"), d=8, length=length, draws=1500) for options in (better, worse)
+    )
     doubt = ((low.var() + high.var()) / 1500).sqrt()
     assert high.mean() - low.mean() > 4 * doubt, f"{low.mean():.4f} against {high.mean():.4f}, +- {doubt:.4f}"
 
@@ -66,7 +70,9 @@ def test_rows_are_orthogonal_in_blocks_with_the_lengths_of_normal_vectors() -> N
     assert many.square().sum(-1).mean() == pytest.approx(8, rel=0.02)
     assert many.square().sum(-1).var() == pytest.approx(16, rel=0.08)
     assert many.mean(0).abs().max() < 0.04
-    assert torch.allclose(orthogonal_rows(20, 8, generator(0, "test"), "regular").norm(dim=-1), torch.tensor(8**0.5, dtype=torch.float64))
+    assert torch.allclose(
+        orthogonal_rows(20, 8, generator(0, "test"), "regular").norm(dim=-1), torch.tensor(8**0.5, dtype=torch.float64)
+    )
 
 
 def test_one_projection_serves_all_heads() -> None:

@@ -1,4 +1,5 @@
-"""Softmax attention of half precision trained on a CPU: what fp64 gives on the same inputs, but for the rounding of what is kept.
+"""Softmax attention of half precision trained on a CPU: what fp64 gives on the same inputs, but for the rounding of
+what is kept.
 
 Processors that multiply bf16 take another way than others; both are tried on any."""
 
@@ -36,7 +37,9 @@ def exact(q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> list[Tensor]
 @pytest.mark.parametrize("numbers", [1, 1 << 20])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("tokens", [65, 197, 257])
-def test_training_rounds_once(dtype: torch.dtype, numbers: int, causal: bool, tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_rounds_once(
+    dtype: torch.dtype, numbers: int, causal: bool, tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With explicit weights (not causal) and through torch's kernel; the probe of the gradients is rounded too."""
     monkeypatch.setattr(explicit, "BLOCK_NUMBERS", numbers)
     q, k, v = tensors(tokens, 16, dtype=dtype)
@@ -49,8 +52,9 @@ def test_training_rounds_once(dtype: torch.dtype, numbers: int, causal: bool, to
 
 @pytest.mark.parametrize(("size", "offset"), [(1, 0), (10, 0), (30, 0), (1, 30)])
 def test_what_is_large_is_not_rounded_before_a_difference(size: float, offset: float) -> None:
-    """A score of 50 rounded to bf16 is off by up to 0.1, and so would be the logarithm of its weight; what values have in common adds to
-    the gradients of all weights of a row and cancels."""
+    """A score of 50 rounded to bf16 is off by up to 0.1, and so would be the logarithm of its weight; what values have
+    in common adds to the gradients of all weights of a row and cancels.
+    """
     q, k, v = tensors(65, 16, dtype=torch.bfloat16)
     q, v = (q.detach() * size).requires_grad_(), (v.detach() + offset).requires_grad_()
     out = builder("softmax")(head_dim=16, tokens=65)(q, k, v)
@@ -61,7 +65,9 @@ def test_what_is_large_is_not_rounded_before_a_difference(size: float, offset: f
 @pytest.mark.parametrize("tokens", [65, 257, 513])
 @pytest.mark.parametrize("autocast", [False, True])
 def test_products_are_made_in_the_type_that_is_fastest(tokens: int, autocast: bool, multiplies: bool) -> None:
-    """In bf16 all but the scores on a processor that multiplies it; else in fp32, but for long sequences, which torch's kernel takes."""
+    """In bf16 all but the scores on a processor that multiplies it; else in fp32, but for long sequences, which torch's
+    kernel takes.
+    """
     mixer = builder("softmax")(head_dim=16, tokens=tokens)
     q, k, v = tensors(tokens, 16, dtype=torch.float32 if autocast else torch.bfloat16)
     with Products() as products:
@@ -76,7 +82,9 @@ def test_products_are_made_in_the_type_that_is_fastest(tokens: int, autocast: bo
     elif tokens <= 512:
         assert all(types == wide for types in products.types)
     else:
-        assert all(torch.bfloat16 in types for types in products.types), "the backward has sums of exponentials in fp32 besides"
+        assert all(torch.bfloat16 in types for types in products.types), (
+            "the backward has sums of exponentials in fp32 besides"
+        )
 
 
 def test_weights_in_bf16_are_all_that_is_kept_of_their_size(multiplies: bool) -> None:
@@ -93,7 +101,9 @@ def test_weights_in_bf16_are_all_that_is_kept_of_their_size(multiplies: bool) ->
 def test_few_queries_of_tokens_that_are_keys_and_values(
     dtype: torch.dtype, queries: int, multiplies: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The gradients of x as keys and as values are one product; a tensor of its own for each takes another way to the same."""
+    """The gradients of x as keys and as values are one product; a tensor of its own for each takes another way to the
+    same.
+    """
     q, x, _ = tensors(queries, 16, n_keys=50, dtype=dtype)
     monkeypatch.setattr(explicit, "FEWEST_KEPT", q.shape[:-1].numel() * 50 + 1)
     known = dtype == torch.float32 or (dtype == torch.bfloat16 and multiplies)
@@ -109,12 +119,17 @@ def test_few_queries_of_tokens_that_are_keys_and_values(
 
 
 @pytest.mark.parametrize("same", [False, True])
-@pytest.mark.parametrize("types", [(torch.float32, torch.float32), (torch.bfloat16, torch.float32), (torch.bfloat16, torch.bfloat16)])
+@pytest.mark.parametrize(
+    "types", [(torch.float32, torch.float32), (torch.bfloat16, torch.float32), (torch.bfloat16, torch.bfloat16)]
+)
 @pytest.mark.parametrize("half", ROUNDING)
 def test_all_of_a_step_under_autocast(same: bool, types: tuple[torch.dtype, torch.dtype], half: torch.dtype) -> None:
     """Also the way back, which users are told to leave out; of queries and of tokens as they come from other layers."""
     q, x, other = tensors(3, 16, n_keys=50, dtype=torch.bfloat16)
-    q, x, v = (t.detach().to(dtype).requires_grad_() for t, dtype in zip((q, x, x if same else other), (*types, types[1]), strict=True))
+    q, x, v = (
+        t.detach().to(dtype).requires_grad_()
+        for t, dtype in zip((q, x, x if same else other), (*types, types[1]), strict=True)
+    )
     v = x if same else v
     with torch.autocast("cpu", dtype=half):
         out = builder("softmax")(head_dim=16, tokens=50)(q, x, v)
@@ -136,12 +151,19 @@ def test_transforms_of_functions_take_the_kernel_of_torch() -> None:
 
 
 @pytest.mark.parametrize("numbers", [1, 2 * 40 * 50, 1 << 20])
-def test_masks_odd_shapes_views_and_types_that_autocast_makes_alike(numbers: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """5 images in blocks of 1, of 2, 2 and 1, and of all; 40 queries, 50 keys, values of another width; k in fp32, as a gate leaves it."""
+def test_masks_odd_shapes_views_and_types_that_autocast_makes_alike(
+    numbers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """5 images in blocks of 1, of 2, 2 and 1, and of all; 40 queries, 50 keys, values of another width; k in fp32, as a
+    gate leaves it.
+    """
     monkeypatch.setattr(explicit, "BLOCK_NUMBERS", numbers)
     mixer = builder("softmax")(head_dim=8, tokens=50)
     source = torch.Generator().manual_seed(3)
-    q, k, v = (torch.randn(5, n, 3, d, generator=source).to(torch.bfloat16).requires_grad_() for n, d in ((40, 8), (50, 8), (50, 6)))
+    q, k, v = (
+        torch.randn(5, n, 3, d, generator=source).to(torch.bfloat16).requires_grad_()
+        for n, d in ((40, 8), (50, 8), (50, 6))
+    )
     k = k.detach().float().requires_grad_()
     mask = torch.ones(5, 50, dtype=torch.bool)
     for hidden in (0, 20):
@@ -179,7 +201,12 @@ def test_which_way_half_precision_takes(multiplies: bool) -> None:
     mixer = builder("softmax")(head_dim=4, tokens=513)
     autocast = torch.autocast("cpu", dtype=torch.bfloat16)
     for tokens, context, dtype, way in [
-        (512, nullcontext(), torch.bfloat16, "explicit weights in bf16" if multiplies else "in fp32: torch's fused kernel"),
+        (
+            512,
+            nullcontext(),
+            torch.bfloat16,
+            "explicit weights in bf16" if multiplies else "in fp32: torch's fused kernel",
+        ),
         (513, nullcontext(), torch.bfloat16, "explicit weights in bf16" if multiplies else "torch's fused kernel"),
         (65, nullcontext(), torch.float16, "in fp32: explicit weights in fp32"),
         (512, nullcontext(), torch.float16, "in fp32: torch's fused kernel"),

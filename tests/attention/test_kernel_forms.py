@@ -1,4 +1,6 @@
-"""Each optional form of a kernel against its formula: features, then attention on every path, in values and gradients."""
+"""Each optional form of a kernel against its formula: features, then attention on every path, in values and
+gradients.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def _mlp(s: Mapping[str, Tensor], x: Tensor, act: Callable[[Tensor], Tensor]) ->
 
 
 def _mixture(s: Mapping[str, Tensor], x: Tensor, a: Tensor, t: Tensor, eps: Tensor) -> Tensor:
-    hidden = F.layer_norm(F.linear(x * D**-0.5, s["inner.weight"], s["inner.bias"]), (2 * D,), s["norm.weight"], s["norm.bias"])
+    hidden = F.layer_norm(
+        F.linear(x * D**-0.5, s["inner.weight"], s["inner.bias"]), (2 * D,), s["norm.weight"], s["norm.bias"]
+    )
     z = F.linear(F.relu(hidden), s["outer.weight"], s["outer.bias"]) / t
     return a * z.clamp(-5, 5).exp() + (1 - a) * F.relu(z) + eps
 
@@ -59,12 +63,16 @@ FORMULAS: dict[str, Formula] = {
     "elu(m=9, bias=True, raw=True)": lambda s, x: F.elu(_affine(s, x, 0.25)) + 1e-3,
     "gelu(raw=True, scale=none, eps=1e-6)": lambda s, x: F.gelu(x) + 1e-6,
     "gelu(m=9, bias=True)": lambda s, x: F.gelu(_affine(s, x, 0.25)) + 0.16997120747990369 + 1e-3,
-    "exp(m=9, bias=True, temperature=True, clamp=1.5)": lambda s, x: _affine(s, x / s["log_t"].exp(), 0.25).clamp(-1.5, 1.5).exp() + 1e-3,
+    "exp(m=9, bias=True, temperature=True, clamp=1.5)": lambda s, x: (
+        _affine(s, x / s["log_t"].exp(), 0.25).clamp(-1.5, 1.5).exp() + 1e-3
+    ),
     "learned(raw=True, scale=sqrt)": lambda s, x: _mlp(s, x * D**-0.5, F.relu),
     "learned(raw=True, bias=False, scale=none, act=gelu, m=9)": lambda s, x: _mlp(s, x, F.gelu),
     "learned(bias=False)": lambda s, x: F.softplus(_mlp(s, x * D**-0.25, F.relu)),
     "mixture(raw=True, eps=1e-6)": lambda s, x: _mixture(s, x, s["raw_a"], s["raw_t"], s["raw_eps"]),
-    "mixture(eps=1e-6)": lambda s, x: _mixture(s, x, s["raw_a"].sigmoid(), 0.1 + F.softplus(s["raw_t"]), F.softplus(s["raw_eps"])),
+    "mixture(eps=1e-6)": lambda s, x: _mixture(
+        s, x, s["raw_a"].sigmoid(), 0.1 + F.softplus(s["raw_t"]), F.softplus(s["raw_eps"])
+    ),
     "sincos(m=8)": _sincos,
     "favor(m=9, kernel=gaussian)": _gaussian,
     "favor(m=4, kernel=gaussian, features=hyperbolic)": lambda s, x: torch.cat([_gaussian(s, x), _gaussian(s, -x)], -1),
@@ -111,7 +119,9 @@ def equals_its_formula(spec: str, causal: bool, wrong: Callable[[Kernel], None] 
 @pytest.mark.parametrize("causal", [False, True], ids=["bidirectional", "causal"])
 @pytest.mark.parametrize("in_blocks", [False, True], ids=["at once", "in blocks"])
 @pytest.mark.parametrize("spec", FORMULAS)
-def test_attention_equals_the_formula_of_its_kernel(spec: str, in_blocks: bool, causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attention_equals_the_formula_of_its_kernel(
+    spec: str, in_blocks: bool, causal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if in_blocks:
         monkeypatch.setattr(streamed, "FEW_NUMBERS", 0)
         monkeypatch.setattr(streamed, "BLOCK_NUMBERS", 64 * 9)
@@ -164,7 +174,9 @@ def test_signed_features_are_below_zero_and_have_no_bound(spec: str) -> None:
 
 
 def test_raw_weights_blow_up_where_the_sum_of_a_row_crosses_zero() -> None:
-    """Documented, not guarded: rows still sum to one, with weights of both signs that are as large as the sum is small."""
+    """Documented, not guarded: rows still sum to one, with weights of both signs that are as large as the sum is
+    small.
+    """
     mixer = build_mixer("elu(raw=True, scale=none, eps=1e-12)", heads=1, head_dim=1).double()
     q = torch.ones(1, 1, 1, 1, dtype=torch.float64)
     largest = []
@@ -193,7 +205,9 @@ def test_mixture_starts_at_the_same_values_raw_or_not() -> None:
 
 
 def test_temperature_starts_at_one_and_is_logged() -> None:
-    kernel, plain = (KERNELS.build(f"exp(m=8{more})", head_dim=8, layer=0, seed=0) for more in (", temperature=True", ""))
+    kernel, plain = (
+        KERNELS.build(f"exp(m=8{more})", head_dim=8, layer=0, seed=0) for more in (", temperature=True", "")
+    )
     x = torch.randn(5, 8)
     assert kernel.scalars() == {"t": 1.0}
     assert plain.scalars() == {}
@@ -247,7 +261,9 @@ def test_sincos_with_odd_m_is_rejected() -> None:
 @pytest.mark.parametrize(("spec", "constant"), [("favor(m=4096, kernel=gaussian)", 0.0), ("sincos(m=4096)", 1.0)])
 def test_weights_approach_those_of_the_gaussian_kernel(spec: str, constant: float) -> None:
     """Keys of different lengths, which the softmax kernel would weigh differently."""
-    k = (torch.cat([directions(D), 1.6 * directions(D), 0.3 * directions(D)]) * D**0.25)[None, None].expand(1, HEADS, -1, -1)
+    k = (torch.cat([directions(D), 1.6 * directions(D), 0.3 * directions(D)]) * D**0.25)[None, None].expand(
+        1, HEADS, -1, -1
+    )
     q = 0.5 * k[:, :, :3]
     exact = constant + torch.exp(-torch.cdist(q, k).square() / (2 * D**0.5))
     exact = exact / exact.sum(-1, keepdim=True)

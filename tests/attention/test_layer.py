@@ -27,7 +27,9 @@ def test_attention_equals_its_definition() -> None:
     slow = layer.out(((q @ k.mT / 5**0.5).softmax(-1) @ v).transpose(1, 2).reshape(2, 6, 15))
     fast = layer(x, grid=(2, 3))
     assert_close(fast, slow, 1e-6)
-    for mine, twin in zip(gradients(fast, x, *layer.parameters()), gradients(slow, x, *layer.parameters()), strict=True):
+    for mine, twin in zip(
+        gradients(fast, x, *layer.parameters()), gradients(slow, x, *layer.parameters()), strict=True
+    ):
         assert_close(mine, twin, 1e-5)
 
 
@@ -57,7 +59,9 @@ def reading(layer: Attention) -> tuple[torch.Tensor, int]:
         read = layer(x, grid=(2, 3), prefix=1, reads=1)
     whole = layer(x, grid=(2, 3), prefix=1)[:, :1]
     assert_close(read, whole, 1e-12)
-    for mine, twin in zip(gradients(read, x, *layer.parameters()), gradients(whole, x, *layer.parameters()), strict=True):
+    for mine, twin in zip(
+        gradients(read, x, *layer.parameters()), gradients(whole, x, *layer.parameters()), strict=True
+    ):
         assert_close(mine, twin, 1e-11)
     return read, counter.get_total_flops()
 

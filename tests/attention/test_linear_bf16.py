@@ -1,4 +1,6 @@
-"""Linear attention of bf16 that is multiplied as it is: what fp64 gives on the same inputs, but for the rounding of features and sums."""
+"""Linear attention of bf16 that is multiplied as it is: what fp64 gives on the same inputs, but for the rounding of
+features and sums.
+"""
 
 from __future__ import annotations
 
@@ -48,8 +50,12 @@ def check(mixer: Linear, inputs: Sequence[Tensor], tolerance: float = 2 * ROUNDI
 
 
 @pytest.mark.parametrize(("tokens", "blocks"), [(65, 4), (65, 2), (65, 1), (577, 1)])
-@pytest.mark.parametrize("spec", ["relu", "relu(m=24)", "relu(m=24, scale=sqrt, eps=1e-6)", "relu(m=24, eps=7e-3)", "relu(m=24, eps=0.3)"])
-def test_values_and_gradients_are_off_by_roundings(spec: str, tokens: int, blocks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "spec", ["relu", "relu(m=24)", "relu(m=24, scale=sqrt, eps=1e-6)", "relu(m=24, eps=7e-3)", "relu(m=24, eps=0.3)"]
+)
+def test_values_and_gradients_are_off_by_roundings(
+    spec: str, tokens: int, blocks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In blocks of single heads, of two and of all; more tokens make sums longer, not the error larger."""
     mixer = rounded(spec)
     monkeypatch.setattr(streamed, "BLOCK_NUMBERS", 4 * tokens * mixer.kernel.features // blocks // 4)
@@ -90,8 +96,9 @@ def test_other_numbers_of_queries_views_and_values_of_another_width() -> None:
 
 
 def test_rows_without_features_are_the_mean_of_values() -> None:
-    """And their gradients go to all values alike: all features at their floor, down to one whose square vanishes beside d and one that
-    vanishes itself."""
+    """And their gradients go to all values alike: all features at their floor, down to one whose square vanishes beside
+    d and one that vanishes itself.
+    """
     for eps in (1e-3, 1e-12, 1e-20, 1e-46):
         q, k, v = tensors(65, 16, dtype=torch.bfloat16)
         q, k = (-x.detach().abs() for x in (q, k))
@@ -170,8 +177,9 @@ def test_masks_causal_attention_long_sequences_and_other_processors_take_fp32(mo
 
 
 def test_only_kernels_of_a_homogeneous_function_by_hand_round() -> None:
-    """Whoever adds one has to look at its rounding here. eps is small beside features, which are products: tokens themselves would be
-    rounded by what is added to them."""
+    """Whoever adds one has to look at its rounding here. eps is small beside features, which are products: tokens
+    themselves would be rounded by what is added to them.
+    """
     specs = [
         *KERNELS,
         *(f"{name}(m=8)" for name in ("relu", "elu", "gelu", "exp")),

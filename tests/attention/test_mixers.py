@@ -11,7 +11,13 @@ from favorit.attention import KERNELS, MIXERS, Linear, explicit, streamed
 
 CASES = [(name, case) for table in (cases.MIXERS, cases.RAW) for name, case in table.items()]
 SPECS = [(name, spec) for name, case in CASES for spec in case.specs]
-CHECKS = [(name, case, spec, check) for name, case in CASES for spec in case.specs for check in MIXER_CHECKS if check not in case.excused]
+CHECKS = [
+    (name, case, spec, check)
+    for name, case in CASES
+    for spec in case.specs
+    for check in MIXER_CHECKS
+    if check not in case.excused
+]
 
 
 def tried(case: cases.Case, spec: str) -> Build:
@@ -39,7 +45,8 @@ def test_a_kernel_says_how_many_features_it_has(spec: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("case", "spec", "check"), [pytest.param(case, spec, check, id=f"{spec}-{check}") for _, case, spec, check in CHECKS]
+    ("case", "spec", "check"),
+    [pytest.param(case, spec, check, id=f"{spec}-{check}") for _, case, spec, check in CHECKS],
 )
 def test_conformance(case: cases.Case, spec: str, check: str) -> None:
     MIXER_CHECKS[check](tried(case, spec))
@@ -47,7 +54,11 @@ def test_conformance(case: cases.Case, spec: str, check: str) -> None:
 
 @pytest.mark.parametrize(
     ("case", "spec", "check"),
-    [pytest.param(case, spec, check, id=f"{spec}-{check}") for name, case, spec, check in CHECKS if name in KERNELS or name == "softmax"],
+    [
+        pytest.param(case, spec, check, id=f"{spec}-{check}")
+        for name, case, spec, check in CHECKS
+        if name in KERNELS or name == "softmax"
+    ],
 )
 def test_conformance_in_blocks(case: cases.Case, spec: str, check: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The path that large inputs take, also in blocks of a few tokens on several threads."""

@@ -1,4 +1,6 @@
-"""Linear attention in blocks leaves out what keeps exponents in range where they are in range without it, and only there."""
+"""Linear attention in blocks leaves out what keeps exponents in range where they are in range without it, and only
+there.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +80,9 @@ def _ways_taken(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> dict[bool, l
 
 
 def _off(mixer: Linear, inputs: Inputs, mask: Tensor | None = None, upstream: float = 1.0) -> float:
-    """How far fp32 is from fp64 on explicit weights, in output and gradients: the worst, in parts of the largest entry."""
+    """How far fp32 is from fp64 on explicit weights, in output and gradients: the worst, in parts of the largest
+    entry.
+    """
     narrow = [x.detach().float().requires_grad_() for x in inputs]
     wide = [x.detach().double().requires_grad_() for x in narrow]
     out = streamed.streamed(mixer.kernel, *narrow, mask)
@@ -86,12 +90,16 @@ def _off(mixer: Linear, inputs: Inputs, mask: Tensor | None = None, upstream: fl
     true = mixer.double().weights(*wide[:2], key_mask=mask) @ wide[2]
     pairs = zip([out, *gradients(upstream * out, *narrow)], [true, *gradients(upstream * true, *wide)], strict=True)
     mixer.float()
-    return max(((mine.double() - twin).abs().max() / twin.abs().max()).nan_to_num(torch.inf).item() for mine, twin in pairs)
+    return max(
+        ((mine.double() - twin).abs().max() / twin.abs().max()).nan_to_num(torch.inf).item() for mine, twin in pairs
+    )
 
 
 @pytest.mark.parametrize("numbers", [TOKENS * 24, 2 * TOKENS * 24, 24 * 64, 1 << 20])
 @pytest.mark.parametrize("case", CASES)
-def test_each_length_of_tokens_takes_the_way_that_is_right_for_it(case: str, numbers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_length_of_tokens_takes_the_way_that_is_right_for_it(
+    case: str, numbers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In blocks of one head, of two, of some tokens, and of all heads."""
     monkeypatch.setattr(streamed, "BLOCK_NUMBERS", numbers)
     change, way, _ = CASES[case]
@@ -152,7 +160,9 @@ def _sums_too_small(along: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Inputs:
 
 
 def _scale_too_small(along: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Inputs:
-    """One key is so long that its e is 0, with a feature just below overflow: the gradient of its value would be inf times 0."""
+    """One key is so long that its e is 0, with a feature just below overflow: the gradient of its value would be inf
+    times 0.
+    """
     return q, torch.where(torch.arange(TOKENS)[:, None] == 7, 86 * along, k), v
 
 
@@ -164,11 +174,18 @@ def _no_scales(z_or_e: Tensor, *weight: Tensor) -> tuple[Tensor, ...]:
     return (z_or_e, *weight) if weight else ()
 
 
-@pytest.mark.parametrize(("change", "width", "overlooked"), [(_sums_too_small, 64, _no_sums), (_scale_too_small, WIDTH, _no_scales)])
+@pytest.mark.parametrize(
+    ("change", "width", "overlooked"), [(_sums_too_small, 64, _no_sums), (_scale_too_small, WIDTH, _no_scales)]
+)
 def test_weights_alone_do_not_tell(
-    change: Callable[..., Inputs], width: int, overlooked: Callable[..., tuple[Tensor, ...]], monkeypatch: pytest.MonkeyPatch
+    change: Callable[..., Inputs],
+    width: int,
+    overlooked: Callable[..., tuple[Tensor, ...]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """e is looked at before the first block, z with the weights of a block: without the one or the other, gradients are wrong somewhere."""
+    """e is looked at before the first block, z with the weights of a block: without the one or the other, gradients are
+    wrong somewhere.
+    """
     mixer, right = _favor(width), streamed._in_range
     inputs = change(_along_the_first_row(mixer), *tensors(TOKENS, width))
     assert _off(mixer, inputs, upstream=1e4) < 1e-3

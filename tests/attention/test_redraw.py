@@ -78,7 +78,9 @@ def test_kernels_without_random_features_ignore_a_redraw(spec: str) -> None:
 
 
 @pytest.mark.parametrize("spec", [*RANDOM, "favor(m=16, causal=True)"])
-def test_features_redrawn_before_they_are_made_again_going_back_are_refused(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_features_redrawn_before_they_are_made_again_going_back_are_refused(
+    spec: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(streamed, "FEW_NUMBERS", 0)
     q, k, v = (torch.randn(2, 2, 9, 8, requires_grad=True) for _ in range(3))
     mixer = features(spec)

@@ -21,8 +21,12 @@ KERNELS = ["relu(m=24)", "favor(m=24)", "relu(m=8, learned=True)", "mixture", "l
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("spec", KERNELS)
 @pytest.mark.parametrize("numbers", [1, 2 * 24 * 70, 1 << 14])
-def test_blocks_of_any_size_equal_the_plain_form(spec: str, numbers: int, masked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Values and the gradients of inputs and parameters, in fp64; keys of very different norms test the running maximum."""
+def test_blocks_of_any_size_equal_the_plain_form(
+    spec: str, numbers: int, masked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Values and the gradients of inputs and parameters, in fp64; keys of very different norms test the running
+    maximum.
+    """
     monkeypatch.setattr(streamed, "BLOCK_NUMBERS", numbers)
     mixer = builder(spec)(head_dim=6, tokens=150).double()
     assert isinstance(mixer, Linear)
@@ -39,7 +43,9 @@ def test_blocks_of_any_size_equal_the_plain_form(spec: str, numbers: int, masked
 
 def test_a_forward_on_top_of_linear_attention_acts_once_under_autocast() -> None:
     class Sharper(Linear):
-        def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, key_mask: torch.Tensor | None = None) -> torch.Tensor:
+        def forward(
+            self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, key_mask: torch.Tensor | None = None
+        ) -> torch.Tensor:
             return super().forward(3 * q, k, v, key_mask=key_mask)
 
     kernel = builder("favor(m=8)")(head_dim=4, tokens=5).kernel
@@ -112,13 +118,20 @@ def test_weights_too_few_or_too_many_to_keep_take_the_fused_kernel(monkeypatch: 
 
 @pytest.mark.parametrize("numbers", [1, 2 * 50 * 60, 1 << 19])
 @pytest.mark.parametrize(("n_queries", "n_keys"), [(1, 1), (50, 60), (200, 200), (201, 201), (5, 200)])
-def test_short_softmax_equals_the_fused_kernel(n_queries: int, n_keys: int, numbers: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Training on short sequences takes another path; values and gradients are those of torch's kernel, on both sides of the limit."""
+def test_short_softmax_equals_the_fused_kernel(
+    n_queries: int, n_keys: int, numbers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Training on short sequences takes another path; values and gradients are those of torch's kernel, on both sides
+    of the limit.
+    """
     monkeypatch.setattr(explicit, "BLOCK_NUMBERS", numbers)
     monkeypatch.setattr(explicit, "FEWEST_KEPT", 0)
     q, k, v = tensors(n_queries, 16, n_keys=n_keys)
     assert (explicit.explicit_way(q, k, v) is explicit.InFp32) == (max(n_queries, n_keys) <= 200)
-    fast, exact = builder("softmax")(head_dim=16, tokens=n_keys)(q, k, v), torch.nn.functional.scaled_dot_product_attention(q, k, v)
+    fast, exact = (
+        builder("softmax")(head_dim=16, tokens=n_keys)(q, k, v),
+        torch.nn.functional.scaled_dot_product_attention(q, k, v),
+    )
     assert_close(fast, exact, 1e-6)
     for mine, twin in zip(gradients(fast, q, k, v), gradients(exact, q, k, v), strict=True):
         assert_close(mine, twin, 1e-6)
@@ -157,8 +170,9 @@ def test_even_pieces_fit_and_are_even(length: int, most: int) -> None:
 @pytest.mark.parametrize("numbers", [1, 70 * 16 * 8, 70 * 70 * 2, 1 << 20])
 @pytest.mark.parametrize("spec", ["relu(m=16)", "relu", "favor(m=16)", "learned(m=5)", "softmax"])
 def test_blocks_take_views_of_a_packed_projection(spec: str, numbers: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """q, k and v are views of one product, as in the layer: not contiguous. Blocks of single heads, of 8 and 7 of 15 heads, of 2, 2 and 1
-    of 5 images, and one of all."""
+    """q, k and v are views of one product, as in the layer: not contiguous. Blocks of single heads, of 8 and 7 of 15
+    heads, of 2, 2 and 1 of 5 images, and one of all.
+    """
     for module, few in ((streamed, "FEW_NUMBERS"), (explicit, "FEWEST_KEPT")):
         monkeypatch.setattr(module, few, 0)
         monkeypatch.setattr(module, "BLOCK_NUMBERS", numbers)
@@ -172,7 +186,9 @@ def test_blocks_take_views_of_a_packed_projection(spec: str, numbers: int, monke
 
 @pytest.mark.parametrize("eps", [1e-3, 1e-6, 2e-15, 1e-18])
 def test_short_sequences_need_no_guard_where_features_have_a_floor_and_have_one_where_it_is_too_low(eps: float) -> None:
-    """All features at their floor: the mean of v, in fp64 to rounding, also where the floor's square is as small as the guard."""
+    """All features at their floor: the mean of v, in fp64 to rounding, also where the floor's square is as small as the
+    guard.
+    """
     mixer = builder(f"relu(eps={eps})")(head_dim=4, tokens=9).double()
     q, k, v = tensors(9, 4, dtype=torch.float64)
     q, k = -q.abs(), -k.abs()
@@ -188,7 +204,9 @@ def test_a_mixer_can_be_pickled(spec: str) -> None:
 
 
 def test_causal_gradients_grow_with_tokens_and_not_with_their_square() -> None:
-    """Every piece of the sequence adds to gradients of its own size: bytes that operations write, for twice the tokens twice as many."""
+    """Every piece of the sequence adds to gradients of its own size: bytes that operations write, for twice the tokens
+    twice as many.
+    """
 
     def written(tokens: int) -> int:
         mixer = builder("relu(m=16)")(head_dim=4, tokens=tokens, causal=True)

@@ -14,7 +14,9 @@ from checks import assert_close, builder, gradients, tensors
 from favorit.attention import threads
 from favorit.attention.pointwise import HOMOGENEOUS
 
-pytestmark = pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="torch comes without MKL here: nothing is limited")
+pytestmark = pytest.mark.skipif(
+    not torch.backends.mkl.is_available(), reason="torch comes without MKL here: nothing is limited"
+)
 
 
 @pytest.fixture(autouse=True, params=[0, 3], ids=["no limit before", "a limit before"])
@@ -77,8 +79,12 @@ def test_without_such_a_limit_nothing_is_kept_on_one_thread(library: Any, monkey
     assert_close(mixer(q, k, v), mixer.weights(q, k) @ v, 1e-5)
 
 
-@pytest.mark.parametrize(("spec", "tokens", "tiny"), [("relu", 128, True), ("relu(m=64)", 127, True), ("relu(m=64)", 128, False)])
-def test_only_what_torch_does_not_divide_is_tiny(spec: str, tokens: int, tiny: bool, before: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("spec", "tokens", "tiny"), [("relu", 128, True), ("relu(m=64)", 127, True), ("relu(m=64)", 128, False)]
+)
+def test_only_what_torch_does_not_divide_is_tiny(
+    spec: str, tokens: int, tiny: bool, before: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """2 images of 2 heads of 16: 4 x 128 tokens with 64 features each are 2^15 numbers."""
     mixer = builder(spec)(head_dim=16, tokens=tokens)
     q, k, v = tensors(tokens, 16)
@@ -117,4 +123,6 @@ def test_a_function_raised_in_place_is_the_function_and_eps(name: str, ready: bo
     assert raised.dtype == dtype
     torch.testing.assert_close(raised, plain, rtol=0, atol=0, equal_nan=True)
     assert [t.data_ptr() for t in kept] == [x.data_ptr()]
-    torch.testing.assert_close(torch.autograd.grad(raised.sum(), x), torch.autograd.grad(plain.sum(), x), rtol=0, atol=0)
+    torch.testing.assert_close(
+        torch.autograd.grad(raised.sum(), x), torch.autograd.grad(plain.sum(), x), rtol=0, atol=0
+    )

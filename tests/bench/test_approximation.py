@@ -14,7 +14,16 @@ import torch
 from favorit import FavoritError, seeds
 from favorit.attention import build_mixer
 from favorit.attention.random_features import orthogonal_rows
-from favorit.bench.approximation import SERIES, Point, Setting, approximate, conclude, distance, output_error, trigonometric
+from favorit.bench.approximation import (
+    SERIES,
+    Point,
+    Setting,
+    approximate,
+    conclude,
+    distance,
+    output_error,
+    trigonometric,
+)
 from favorit.bench.approximation_figure import draw, panels, save
 from favorit.cli.approximation import approximation, numbers
 
@@ -152,7 +161,8 @@ def test_what_does_not_fit_is_said_before_it_is_allocated():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"head_dim": 0}, {"tokens": 1}, {"draws": 0}, {"m": (0,)}, {"m": ()}, {"stds": (0.0,)}, {"stds": (math.nan,)}]
+    "wrong",
+    [{"head_dim": 0}, {"tokens": 1}, {"draws": 0}, {"m": (0,)}, {"m": ()}, {"stds": (0.0,)}, {"stds": (math.nan,)}],
 )
 def test_settings_that_mean_nothing_are_refused(wrong):
     with pytest.raises(FavoritError, match=next(iter(wrong)).removesuffix("s")):
@@ -183,7 +193,10 @@ MADE = [
 def test_the_sentence_says_where_random_features_pay_and_what_to_do_elsewhere():
     said = conclude(MADE)
     assert "at std 0.25 from m=256 on (favor 0.05, uniform 0.06)" in said
-    assert ", but not at std 1 (favor 1.9, uniform 0.79) up to m=1024: there keep softmax, or shrink q and k for random" in said
+    assert (
+        ", but not at std 1 (favor 1.9, uniform 0.79) up to m=1024: there keep softmax, or shrink q and k for random"
+        in said
+    )
     assert said.count(". ") == 0
     assert "shrink" not in conclude([each for each in MADE if each.std == 0.25])
 
@@ -194,10 +207,14 @@ def test_the_sentence_fits_what_was_measured():
         "These kernels beat uniform averaging at std 1 (relu 0.7, uniform 0.79), but not at std 0.25 (relu 0.3, uniform 0.06):"
     )
     nowhere = conclude([each for each in MADE if each.std == 1.0])
-    assert nowhere.startswith("Random features do not beat uniform averaging at std 1 (favor 1.9, uniform 0.79) up to m=1024:")
+    assert nowhere.startswith(
+        "Random features do not beat uniform averaging at std 1 (favor 1.9, uniform 0.79) up to m=1024:"
+    )
     tie = conclude([point("uniform", None, 1.0, 0.8), point("learned", None, 1.0, 0.799)])
     assert tie.startswith("These kernels do not beat uniform averaging at std 1 (learned 0.8, uniform 0.8)")
-    assert conclude([each for each in MADE if each.kernel in ("uniform", "trigonometric")]).startswith("No kernel that a mixer could have")
+    assert conclude([each for each in MADE if each.kernel in ("uniform", "trigonometric")]).startswith(
+        "No kernel that a mixer could have"
+    )
 
 
 def test_panels_hold_what_is_drawn():
@@ -231,7 +248,15 @@ def test_the_figure_has_a_panel_for_each_std_and_uniform_dashed(tmp_path: Path):
 def test_the_command_prints_a_table_a_sentence_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     files = dict(out=tmp_path / "error.csv", figure=tmp_path / "error.png")
     approximation(
-        head_dim=8, tokens=12, stds=[1.0], m="8,16", kernels=["favor", "relu", "trigonometric"], draws=2, seed=0, as_json=True, **files
+        head_dim=8,
+        tokens=12,
+        stds=[1.0],
+        m="8,16",
+        kernels=["favor", "relu", "trigonometric"],
+        draws=2,
+        seed=0,
+        as_json=True,
+        **files,
     )
     printed = capsys.readouterr()
     said = json.loads(printed.out)

@@ -27,7 +27,9 @@ from training_helpers import PATIENCE, finish, start
 TINY = [part for field in ("dim=8", "depth=1", "heads=2", "mlp_dim=8") for part in ("--set", f"model.{field}")]
 
 
-def test_command_prints_times_ratios_and_a_verdict(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_prints_times_ratios_and_a_verdict(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     arguments = ["favorit", "bench", "busy", *TINY, "--batch", "2", "--steps", "1", "--repeats", "1", "--json"]
     monkeypatch.setattr(sys, "argv", arguments)
     with pytest.raises(SystemExit) as end:
@@ -102,7 +104,9 @@ def test_benchmark_command_waits_for_another_one_and_says_so(tmp_path: Path, mon
     assert "favor" in out
 
 
-@pytest.mark.parametrize("load", [ForeignLoad(0.9, 0.0, 2), ForeignLoad(0.05, 0.0, 2), None], ids=["busy", "quiet", "unknown"])
+@pytest.mark.parametrize(
+    "load", [ForeignLoad(0.9, 0.0, 2), ForeignLoad(0.05, 0.0, 2), None], ids=["busy", "quiet", "unknown"]
+)
 def test_benchmark_next_to_foreign_load_says_so(
     load: ForeignLoad | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

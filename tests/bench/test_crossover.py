@@ -91,7 +91,14 @@ def made(times: dict[str, dict[int, float]], memory: int = 1) -> list[Point]:
 
 SQUARE = {tokens: (tokens / 100) ** 2 for tokens in (50, 100, 200, 400)}
 LINE = {tokens: tokens / 50 for tokens in SQUARE}
-POINTS = made({SDPA: SQUARE, SOFTMAX: {n: t / 1.5 for n, t in SQUARE.items()}, "relu": LINE, "favor": {n: 4 * t for n, t in LINE.items()}})
+POINTS = made(
+    {
+        SDPA: SQUARE,
+        SOFTMAX: {n: t / 1.5 for n, t in SQUARE.items()},
+        "relu": LINE,
+        "favor": {n: 4 * t for n, t in LINE.items()},
+    }
+)
 
 
 def test_crossings_are_of_linear_mixers_against_sdpa() -> None:
@@ -139,7 +146,9 @@ def test_the_figure_shows_the_ratios_and_where_they_pass_one() -> None:
     assert lines["relu"].ratio == pytest.approx((0.25, 0.5, 1.0, 2.0))
     assert lines["relu"].crossing == pytest.approx(200)
     assert lines["favor"].crossing is None
-    assert [len(axes.lines) for axes in draw(content, "made").axes][1] == 1 + 3 + 1  # the level 1, three mixers, one ring
+    assert [len(axes.lines) for axes in draw(content, "made").axes][
+        1
+    ] == 1 + 3 + 1  # the level 1, three mixers, one ring
 
 
 def test_points_are_measured_in_turn_and_checked() -> None:
@@ -178,7 +187,22 @@ def test_the_command_writes_table_advice_csv_figure_and_json(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, figure = tmp_path / "crossover.csv", tmp_path / "crossover.png"
-    sizes = ("--batch", "1", "--heads", "2", "--head-dim", "4", "--tokens", "5", "--image", "8", "--patch", "2", "--repeats", "1")
+    sizes = (
+        "--batch",
+        "1",
+        "--heads",
+        "2",
+        "--head-dim",
+        "4",
+        "--tokens",
+        "5",
+        "--image",
+        "8",
+        "--patch",
+        "2",
+        "--repeats",
+        "1",
+    )
     assert not run(monkeypatch, *sizes, "--mixer", "relu", "--out", str(out), "--figure", str(figure), "--json")
     printed = capsys.readouterr()
     report = json.loads(printed.out.splitlines()[-1])
@@ -190,7 +214,9 @@ def test_the_command_writes_table_advice_csv_figure_and_json(
     assert figure.read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_command_says_that_the_grid_ends_too_early(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_says_that_the_grid_ends_too_early(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(monkeypatch, "--most-tokens", "100") == 2
     assert "785 tokens, more than --most-tokens 100" in capsys.readouterr().err
     assert run(monkeypatch, "--image", "33", "--patch", "8") == 2

@@ -21,7 +21,7 @@ from favorit.bench.doctor_figure import draw, grids
 from favorit.bench.doctor_tally import Finding, Tally
 from favorit.cli.doctor import doctor
 from favorit.data import load_dataset
-from favorit.training.loaded import Loaded, load
+from favorit.training.inference import Loaded, load
 from training_helpers import fit, pictures, tiny
 
 HEADS, TOKENS, WIDTH = 2, 24, 8
@@ -50,7 +50,9 @@ def test_the_numbers_of_a_head_are_what_they_say():
     for number, head in enumerate(heads):
         assert head.q_norm == pytest.approx(q[:, number].norm(dim=-1).mean().item())
         assert head.length == pytest.approx(lengths[:, number].mean().item())
-        assert head.length_95 == pytest.approx(lengths[:, number].flatten(1).quantile(0.95, dim=1).mean().item(), rel=0.01)
+        assert head.length_95 == pytest.approx(
+            lengths[:, number].flatten(1).quantile(0.95, dim=1).mean().item(), rel=0.01
+        )
         entropy = -(w * w.log()).sum(-1)[:, number].mean().item()
         assert head.entropy == pytest.approx(entropy / math.log(TOKENS), rel=1e-5)
         out, average = (w @ v)[:, number], v[:, number].mean(-2, keepdim=True)
@@ -58,9 +60,15 @@ def test_the_numbers_of_a_head_are_what_they_say():
         assert head.errors["own"] < 1e-6
         shares = torch.linalg.svdvals(w[:, number])
         shares = shares / shares.sum(-1, keepdim=True)
-        assert head.rank == head.own_rank == pytest.approx((-(shares * shares.log()).sum(-1)).exp().mean().item(), rel=1e-4)
+        assert (
+            head.rank
+            == head.own_rank
+            == pytest.approx((-(shares * shares.log()).sum(-1)).exp().mean().item(), rel=1e-4)
+        )
     out = w @ v
-    assert layer.errors["uniform"] == pytest.approx(((v.mean(-2, keepdim=True) - out).norm() / out.norm()).item(), rel=1e-5)
+    assert layer.errors["uniform"] == pytest.approx(
+        ((v.mean(-2, keepdim=True) - out).norm() / out.norm()).item(), rel=1e-5
+    )
     assert list(layer.errors) == ["uniform", "own", "favor(m=64)", "favor(m=256)", "relu", "elu", "exp"]
 
 
@@ -191,7 +199,9 @@ def found(layer: int = 1, head: int | None = None, mixer: str = "softmax", **err
     names = {"m64": "favor(m=64)", "m128": "favor(m=128)", "m256": "favor(m=256)"}
     given = {names.get(name, name): error for name, error in errors.items()}
     high = dict.fromkeys(BASE.errors, 2.0)
-    return replace(BASE, layer=layer, head=head, mixer=mixer, length_95=1.0, errors={**high, "own": 0.0, "uniform": 0.5, **given})
+    return replace(
+        BASE, layer=layer, head=head, mixer=mixer, length_95=1.0, errors={**high, "own": 0.0, "uniform": 0.5, **given}
+    )
 
 
 def test_the_fewest_features_that_come_close_are_named():
@@ -234,7 +244,8 @@ def test_the_summary_counts_heads_near_uniform_and_features_of_linear_layers():
     lines = summarise([linear, *near])
     assert any(line.startswith("2 of 3 heads are near uniform") for line in lines)
     assert any(
-        "effective rank 3.2 of 24" in line and "5.3 of 16 features carry a row, all vanish in 25.0% of rows" in line for line in lines
+        "effective rank 3.2 of 24" in line and "5.3 of 16 features carry a row, all vanish in 25.0% of rows" in line
+        for line in lines
     )
 
 
@@ -260,10 +271,14 @@ def test_a_run_is_looked_at_layer_by_layer_and_head_by_head(run):
 
 @pytest.mark.parametrize("layer", [0, 1])
 def test_q_and_k_are_those_of_the_layer(run, layer):
-    """A layer's projection of what comes in, of all tokens also in the last, seen by a hook of the test's own on validation images."""
+    """A layer's projection of what comes in, of all tokens also in the last, seen by a hook of the test's own on
+    validation images.
+    """
     taken: list[Tensor] = []
     loaded = load(run)
-    loaded.model.blocks[layer].attention.branch.qkv.register_forward_hook(lambda module, inputs, output: taken.append(output))
+    loaded.model.blocks[layer].attention.branch.qkv.register_forward_hook(
+        lambda module, inputs, output: taken.append(output)
+    )
     shown = seen_images(run, 9)
     loaded.features(shown)
     q, k, _ = (part.unflatten(-1, (2, 4)).norm(dim=-1) for part in taken[0].chunk(3, -1))
@@ -311,7 +326,9 @@ def test_any_run_can_be_looked_at(tmp_path: Path):
 
 def test_a_model_of_one_token_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     with pytest.warns(UserWarning, match="single token"):
-        run, _ = fit(tmp_path, tiny(model=dict(stem="conv(channels=(4,), tokens=1)", head="mean"), train=dict(epochs=1)))
+        run, _ = fit(
+            tmp_path, tiny(model=dict(stem="conv(channels=(4,), tokens=1)", head="mean"), train=dict(epochs=1))
+        )
     with pytest.warns(UserWarning, match="single token"):
         doctor(run.path, images=4, figure=tmp_path / "one.png")
     assert "attention has nothing to attend to in layers 1-2" in capsys.readouterr().out
@@ -334,7 +351,9 @@ def test_what_is_not_a_run_is_said(make: Any, says: str, tmp_path: Path):
 def test_images_that_are_not_those_of_the_run_are_refused(tmp_path: Path):
     """Divided otherwise, some of those that validate may have been trained on."""
     pictures(tmp_path / "images", {"a": 20, "b": 20})
-    run, _ = fit(tmp_path / "runs", tiny(data=dict(name=f"folder:{tmp_path / 'images'}", validation=0.25), train=dict(epochs=1)))
+    run, _ = fit(
+        tmp_path / "runs", tiny(data=dict(name=f"folder:{tmp_path / 'images'}", validation=0.25), train=dict(epochs=1))
+    )
     diagnose(run, images=2, counts=(8,))
     next((tmp_path / "images").rglob("*.png")).unlink()
     with pytest.raises(FavoritError, match=r"is not the data that .* was trained on: its content has changed"):
@@ -347,7 +366,9 @@ def test_a_run_without_weights_is_said_to_be_unfinished(run, tmp_path: Path):
         diagnose(tmp_path)
 
 
-@pytest.mark.parametrize(("options", "says"), [({"images": 0}, "images=0"), ({"counts": ()}, "one m"), ({"counts": (0,)}, "m=0")])
+@pytest.mark.parametrize(
+    ("options", "says"), [({"images": 0}, "images=0"), ({"counts": ()}, "one m"), ({"counts": (0,)}, "m=0")]
+)
 def test_nothing_to_look_at_is_refused(run, options: dict[str, Any], says: str):
     with pytest.raises(FavoritError, match=says):
         diagnose(run, **options)
@@ -377,18 +398,33 @@ def test_grids_hold_what_is_drawn(run):
 
 
 def test_the_command_prints_tables_advice_csv_and_json(run, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    doctor(run.path, images=8, m="8,16", heads=True, out=tmp_path / "heads.csv", figure=tmp_path / "heads.png", as_json=True)
+    doctor(
+        run.path,
+        images=8,
+        m="8,16",
+        heads=True,
+        out=tmp_path / "heads.csv",
+        figure=tmp_path / "heads.png",
+        as_json=True,
+    )
     printed = capsys.readouterr()
     said = json.loads(printed.out)
     assert [Finding(**each) for each in said["findings"]] == diagnose(run, images=8, counts=(8, 16))
     assert [each["layer"] for each in said["advice"]] == [1, 2]
     shown = printed.err.replace("\n", "")
-    for text in (*said["summary"], *(each["verdict"] for each in said["advice"]), "favor(m=16)", "of 4 heads are near uniform"):
+    for text in (
+        *said["summary"],
+        *(each["verdict"] for each in said["advice"]),
+        "favor(m=16)",
+        "of 4 heads are near uniform",
+    ):
         assert text in shown
     table = pandas.read_csv(tmp_path / "heads.csv")
     assert table["head"].tolist() == ["all", "1", "2"] * 2
     assert table["features"].tolist()[:3] == [8, 8, 8]
     assert table["error uniform"].tolist() == [each["errors"]["uniform"] for each in said["findings"]]
     assert (tmp_path / "heads.png").exists()
-    with pytest.raises(FavoritError, match=r"--figure .*heads\.foo: no picture of that ending can be drawn: give it \.png"):
+    with pytest.raises(
+        FavoritError, match=r"--figure .*heads\.foo: no picture of that ending can be drawn: give it \.png"
+    ):
         doctor(run.path, figure=tmp_path / "heads.foo")

@@ -1,4 +1,6 @@
-"""Ours against other libraries: equal mathematics is found equal, other mathematics is not timed, and processes take turns."""
+"""Ours against other libraries: equal mathematics is found equal, other mathematics is not timed, and processes take
+turns.
+"""
 
 from __future__ import annotations
 
@@ -123,13 +125,23 @@ def test_the_list_is_what_the_command_promises() -> None:
 def test_words_choose_among_the_comparisons_of_a_case() -> None:
     assert peers.chosen("attention", "relu") == ["attention: relu(m={m}) / performer-pytorch"]
     assert peers.chosen("attention", "favor(m=32)", 32) == ["attention: favor(m={m}) / performer-pytorch"]
-    assert [key.partition(":")[0] for key in peers.chosen("all", "performer-pytorch")] == ["attention", "attention", "step", "step"]
-    with pytest.raises(FavoritError, match="'relo' is in no comparison of attention: there are softmax / torch SDPA; relu\\(m=128\\) / "):
+    assert [key.partition(":")[0] for key in peers.chosen("all", "performer-pytorch")] == [
+        "attention",
+        "attention",
+        "step",
+        "step",
+    ]
+    with pytest.raises(
+        FavoritError,
+        match="'relo' is in no comparison of attention: there are softmax / torch SDPA; relu\\(m=128\\) / ",
+    ):
         peers.chosen("attention", "relo")
 
 
 @pytest.mark.parametrize("key", ["step: softmax / plain ViT, SDPA", HYBRID])
-@pytest.mark.parametrize("wrong", ["class_token", "positions", "patches.bias", "blocks.1.attention.qkv.weight", "norm.weight"])
+@pytest.mark.parametrize(
+    "wrong", ["class_token", "positions", "patches.bias", "blocks.1.attention.qkv.weight", "norm.weight"]
+)
 def test_a_weight_that_differs_is_found(key: str, wrong: str) -> None:
     comparison = COMPARISONS[key]
     assert comparison.adopt is not None
@@ -171,7 +183,10 @@ def test_what_may_be_timed() -> None:
     assert peers.judge(Agreement(0.0, 0.0, 10.0, 1), SIZES, None) == (True, "equal bit for bit")
     assert peers.judge(Agreement(2e-7, 0.03, 10.0, 1), SIZES, None)[1].endswith("which moves it by 3.0%")
     assert peers.judge(Agreement(None, None, 10.0, 1), SIZES, None)[0]
-    assert peers.judge(Agreement(2e-3, 2e-3, 10.0, 1), SIZES, None) == (False, "differs by 2.0e-03: no speed is reported")
+    assert peers.judge(Agreement(2e-3, 2e-3, 10.0, 1), SIZES, None) == (
+        False,
+        "differs by 2.0e-03: no speed is reported",
+    )
     assert not peers.judge(Agreement(float("nan"), 0.0, 10.0, 1), SIZES, None)[0]
     agrees, verdict = peers.judge(Agreement(0.0, 0.0, 2.0**30, 1), SIZES, 2**31)
     assert not agrees
@@ -180,7 +195,13 @@ def test_what_may_be_timed() -> None:
 
 def test_a_row_has_four_contenders_and_their_ratios(in_this_process: list[str]) -> None:
     (row,) = peers.compare([SDPA], SIZES, repeats=2)
-    assert in_this_process == ["check eager", "theirs eager shipped", "ours eager kept", "theirs eager kept", "ours eager shipped"]
+    assert in_this_process == [
+        "check eager",
+        "theirs eager shipped",
+        "ours eager kept",
+        "theirs eager kept",
+        "ours eager shipped",
+    ]
     assert row.check.startswith("equal")
     assert row.ours_ms is not None
     assert row.peer_ms is not None
@@ -191,11 +212,19 @@ def test_a_row_has_four_contenders_and_their_ratios(in_this_process: list[str]) 
 
 
 @pytest.mark.parametrize("way", ["compiled", "bf16"])
-def test_another_way_is_a_row_of_its_own_and_only_ours(way: str, in_this_process: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_way_is_a_row_of_its_own_and_only_ours(
+    way: str, in_this_process: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(torch, "compile", lambda module: module)
     rows = list(peers.compare([SDPA], SIZES, repeats=1, ways=["eager", way]))  # type: ignore[list-item]
     assert [row.way for row in rows] == ["eager", way]
-    assert in_this_process[5:] == [f"check {way}", "theirs eager shipped", f"ours {way} kept", "theirs eager kept", f"ours {way} shipped"]
+    assert in_this_process[5:] == [
+        f"check {way}",
+        "theirs eager shipped",
+        f"ours {way} kept",
+        "theirs eager kept",
+        f"ours {way} shipped",
+    ]
 
 
 @pytest.mark.parametrize("key", [SDPA, HYBRID])
@@ -229,7 +258,9 @@ class _Doubled(torch.nn.Module):
         return 2 * torch.nn.functional.scaled_dot_product_attention(q, k, v)
 
 
-def test_an_absent_peer_is_named_and_the_others_go_on(in_this_process: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_absent_peer_is_named_and_the_others_go_on(
+    in_this_process: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(peers.importlib.util, "find_spec", lambda name: None)
     keys = ["attention: linformer(k=32), layer / linformer", "step: softmax / vit-pytorch", SDPA]
     rows = list(peers.compare(keys, SIZES, repeats=1))

@@ -29,7 +29,9 @@ SIZE = speed.Size(batch=2, heads=2, tokens=9, head_dim=4)
 TINY = ModelConfig(image_size=8, dim=8, depth=2, heads=2, mlp_dim=8)
 
 
-def cost(name: str, what: str, tokens: int = 65, mean: float = 1.0, per_token: float = 1.0, bytes_per_token: float = 1.0) -> speed.Cost:
+def cost(
+    name: str, what: str, tokens: int = 65, mean: float = 1.0, per_token: float = 1.0, bytes_per_token: float = 1.0
+) -> speed.Cost:
     return speed.Cost(name, what, tokens, mean, mean, mean, mean, 0.1 * mean, per_token, 0, bytes_per_token)
 
 
@@ -107,8 +109,12 @@ def test_several_token_counts_show_how_a_token_grows() -> None:
 
 
 def test_scaling_is_of_single_tokens() -> None:
-    even = [cost("even", "forward", tokens, per_token=2.0, bytes_per_token=1 + 100 / tokens) for tokens in (200, 100, 400)]
-    square = [cost("square", "forward", tokens, per_token=tokens / 100, bytes_per_token=tokens) for tokens in (100, 400)]
+    even = [
+        cost("even", "forward", tokens, per_token=2.0, bytes_per_token=1 + 100 / tokens) for tokens in (200, 100, 400)
+    ]
+    square = [
+        cost("square", "forward", tokens, per_token=tokens / 100, bytes_per_token=tokens) for tokens in (100, 400)
+    ]
     once = [cost("once", "forward", 100)]
     assert speed.scalings([*even, *square, *once]) == [
         speed.Scaling("even", "forward", 100, 400, 1.0, 0.75),
@@ -130,7 +136,9 @@ def test_the_batch_that_is_timed_is_checked_with_and_without_gradients(trained: 
     """Another path is taken by a large batch, or in training: an error there is found."""
     mixer = build_mixer("relu", heads=2, head_dim=4)
     right = mixer.forward
-    mixer.forward = lambda q, k, v, key_mask=None: right(q, k, v) * (1.01 if len(q) > 1 and torch.is_grad_enabled() == trained else 1)  # type: ignore[method-assign]
+    mixer.forward = lambda q, k, v, key_mask=None: (
+        right(q, k, v) * (1.01 if len(q) > 1 and torch.is_grad_enabled() == trained else 1)
+    )  # type: ignore[method-assign]
     q, k, v = torch.randn(3, 5, 2, 9, 4, requires_grad=True)
     speed.check("relu", mixer, q[:1], k[:1], v[:1])
     with pytest.raises(FavoritError, match="no speed is reported"):
@@ -230,7 +238,9 @@ def test_an_epoch_is_trained_whole_and_leaves_nothing_behind(tmp_path: Path, mon
     assert cost.pipeline_share == pytest.approx(1 / 6), "one pass through the loader"
     assert cost.handing_over == 1.5
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(FavoritError, match=r"data\.subset=48 is not valid here: an epoch is timed on all training images"):
+    with pytest.raises(
+        FavoritError, match=r"data\.subset=48 is not valid here: an epoch is timed on all training images"
+    ):
         epoch_cost(config.replace(data=config.data.replace(subset=48)))
 
 
@@ -246,7 +256,9 @@ def test_the_command_prints_a_table_json_and_csv(
 ) -> None:
     out = tmp_path / "speed.csv"
     sizes = ("--batch", "2", "--tokens", "9", "--tokens", "5", "--repeats", "2")
-    assert not run(monkeypatch, "speed", "--mixer", "softmax", "--mixer", "relu", *sizes, "--explain", "--json", "--out", str(out))
+    assert not run(
+        monkeypatch, "speed", "--mixer", "softmax", "--mixer", "relu", *sizes, "--explain", "--json", "--out", str(out)
+    )
     printed = capsys.readouterr()
     report = json.loads(printed.out.splitlines()[-1])
     assert len(report["costs"]) == 8
@@ -260,15 +272,30 @@ def test_the_command_prints_a_table_json_and_csv(
 
 
 def test_fields_of_a_model_can_be_set(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ("--preset", "hybrid", "--set", "model.stem=patch(8)", "--set", "model.depth=1", "--batch", "1", "--repeats", "1")
+    arguments = (
+        "--preset",
+        "hybrid",
+        "--set",
+        "model.stem=patch(8)",
+        "--set",
+        "model.depth=1",
+        "--batch",
+        "1",
+        "--repeats",
+        "1",
+    )
     assert not run(monkeypatch, "speed", *arguments, "--json")
     assert {cost["tokens"] for cost in json.loads(capsys.readouterr().out.splitlines()[-1])["costs"]} == {17}
 
 
-def test_the_command_prints_the_published_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_the_published_table(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """With a model of the same name and layouts, but small."""
     monkeypatch.setitem(PUBLISHED, "hybrid", "synthetic_imagenet")
-    assert not run(monkeypatch, "speed", "--preset", "hybrid", "--layouts", "all", "--batch", "1", "--repeats", "1", "--json")
+    assert not run(
+        monkeypatch, "speed", "--preset", "hybrid", "--layouts", "all", "--batch", "1", "--repeats", "1", "--json"
+    )
     printed = capsys.readouterr()
     assert len(json.loads(printed.out.splitlines()[-1])["beside_published"]["hybrid"]) == 9
     assert "NVIDIA T4" in printed.err
@@ -288,7 +315,9 @@ def test_the_command_prints_the_published_table(monkeypatch: pytest.MonkeyPatch,
         ("--preset", "hybrid", "--set", "model.dept=1"),
     ],
 )
-def test_mistakes_are_one_line(arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_one_line(
+    arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(monkeypatch, "speed", *arguments) == 2
     assert capsys.readouterr().err.count("\n") == 1
 

@@ -25,7 +25,12 @@ CPU = ("--accelerator", "cpu")
 
 def settings(**sections: dict[str, Any]) -> list[str]:
     """The same fields as `--set section.key=value`."""
-    return [part for section, fields in sections.items() for key, value in fields.items() for part in ("--set", f"{section}.{key}={value}")]
+    return [
+        part
+        for section, fields in sections.items()
+        for key, value in fields.items()
+        for part in ("--set", f"{section}.{key}={value}")
+    ]
 
 
 TINY = [*CPU, *settings(model=MODEL, data=dict(name=DATA), train=dict(batch_size=16, lr=0.01)), "--epochs", "2"]
@@ -77,7 +82,12 @@ def test_the_issue_s_command_means_what_it_says(command, monkeypatch):
 
     monkeypatch.setattr(training, "train", stop)
     model = settings(model={"layout": "performer_first", "performer": "relu(m=128)"})
-    assert command("train", "--data", "cifar10", "--preset", "hybrid", *model, "--epochs", "5", "--seed", "42", "--out", "runs")[0] == 2
+    assert (
+        command(
+            "train", "--data", "cifar10", "--preset", "hybrid", *model, "--epochs", "5", "--seed", "42", "--out", "runs"
+        )[0]
+        == 2
+    )
     ((config, out),) = asked
     assert (config.data.name, config.train.epochs, config.seed, out) == ("cifar10", 5, 42, Path("runs"))
     expected = favorit.create_model("hybrid", layout="performer_first", performer="relu(m=128)").config
@@ -157,7 +167,11 @@ def test_folds_are_all_trained_and_their_mean_is_printed(command, tmp_path: Path
     listed = command("runs", tmp_path)[1].splitlines()
     place = listed[0].index("fold") + len("fold") - 1
     assert sorted(line[place] for line in listed[1:]) == ["1", "2", "3"]
-    assert [text for text in err.splitlines() if text.startswith("fold")] == ["fold 1 of 3", "fold 2 of 3", "fold 3 of 3"]
+    assert [text for text in err.splitlines() if text.startswith("fold")] == [
+        "fold 1 of 3",
+        "fold 2 of 3",
+        "fold 3 of 3",
+    ]
 
 
 def test_tensorboard_gets_the_curves(command, tmp_path: Path):
@@ -168,11 +182,21 @@ def test_tensorboard_gets_the_curves(command, tmp_path: Path):
     made = only(tmp_path)
     (events,) = (tmp_path / "tensorboard").rglob("events.*")
     reader = EventAccumulator(str(events.parent)).Reload()
-    expected = {"loss/train", "accuracy/train", "loss/validation", "accuracy/validation", "lr", "blocks.0.a", "blocks.1.a"}
+    expected = {
+        "loss/train",
+        "accuracy/train",
+        "loss/validation",
+        "accuracy/validation",
+        "lr",
+        "blocks.0.a",
+        "blocks.1.a",
+    }
     assert expected <= set(reader.Tags()["scalars"])
     curve = reader.Scalars("loss/validation")
     assert [point.step for point in curve] == [1, 2]
-    assert [point.value for point in curve] == pytest.approx([record["validation_loss"] for record in made.epochs], rel=1e-6)
+    assert [point.value for point in curve] == pytest.approx(
+        [record["validation_loss"] for record in made.epochs], rel=1e-6
+    )
     assert len(favorit.runs(tmp_path)) == 1
 
 
@@ -211,9 +235,15 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
     "data set": (settings(data=dict(name="mnits")), ["data set 'mnits'", "did you mean 'mnist'"]),
     "folder of images": (settings(data=dict(name="folder:/nowhere")), ["folder:/nowhere", "no such folder"]),
     "a folder of images without a name": (settings(data=dict(name="folder:")), ["folder: names no folder"]),
-    "a relative folder": (settings(data=dict(name="folder:nowhere")), ["folder:nowhere", "counts from where the command is given"]),
+    "a relative folder": (
+        settings(data=dict(name="folder:nowhere")),
+        ["folder:nowhere", "counts from where the command is given"],
+    ),
     "two data sets": (["--data", "digits"], ["--data digits and --set data.name both say data.name"]),
-    "two numbers of epochs": (settings(train=dict(epochs=0)), ["--epochs 2 and --set train.epochs both say train.epochs"]),
+    "two numbers of epochs": (
+        settings(train=dict(epochs=0)),
+        ["--epochs 2 and --set train.epochs both say train.epochs"],
+    ),
     "a fold of all folds": ([*settings(data=dict(folds=3, fold=1)), "--folds", "2"], ["--folds trains every fold"]),
     "classes": (settings(model=dict(classes=3)), ["--set model.classes is not valid: it follows from the data"]),
     "fold out of range": (settings(data=dict(folds=3, fold=3)), ["folds=3, fold=3", "0..folds-1"]),
@@ -310,7 +340,9 @@ def test_an_interrupted_run_says_where_it_goes_on(command, tmp_path: Path):
     assert "goes on after step 6, where it was interrupted" in out
 
 
-@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: 9 bytes")])
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: 9 bytes")]
+)
 def test_too_little_memory_is_one_line(command, tmp_path: Path, monkeypatch, error):
     def fail(*arguments, **options):
         raise error
@@ -421,7 +453,13 @@ def test_evaluate_as_tables(command, run):
     status, out, _ = command("evaluate", run.path)
     test = run.result["test"]
     assert status == 0
-    for text in (f"{test['accuracy']:.2%}", f"{test['loss']:.4f}", f"{test['calibration_error']:.4f}", "class 2", f"{test['f1'][1]:.2%}"):
+    for text in (
+        f"{test['accuracy']:.2%}",
+        f"{test['loss']:.4f}",
+        f"{test['calibration_error']:.4f}",
+        "class 2",
+        f"{test['f1'][1]:.2%}",
+    ):
         assert text in out
     for text in ("ms for a batch of", "images/s", "peak memory", f"{run.result['parameters']:,} parameters", "MFLOPs"):
         assert text in out
@@ -485,7 +523,9 @@ def test_predict_a_folder_as_json(command, shades, photos):
         assert probabilities[0] > 0.5 > probabilities[1]
         assert sum(probabilities) == pytest.approx(1)
     pixels = torch.full((1, 3, 8, 8), 20, dtype=torch.uint8)
-    assert found[0]["classes"][0]["probability"] == pytest.approx(favorit.load(shades).predict(pixels)[0, 0].item(), rel=1e-6)
+    assert found[0]["classes"][0]["probability"] == pytest.approx(
+        favorit.load(shades).predict(pixels)[0, 0].item(), rel=1e-6
+    )
 
 
 @pytest.mark.parametrize(

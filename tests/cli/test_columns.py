@@ -53,18 +53,27 @@ def test_then_whole_columns_go_and_a_line_says_which(written) -> None:
 def test_numbers_of_a_table_are_whole_or_absent(written, width: int) -> None:
     titles, cells = ["run", "top 5", "parameters", "test"], ["0123456789abcdef", "99.00%", "1,234,567", "91.25%"]
     heading, titled, first, second, *notes = written(
-        width, titles, [cells, ["mean", "", "", "9%"]], right=titles[1:], optional=["top 5", "parameters"], heading="2 runs"
+        width,
+        titles,
+        [cells, ["mean", "", "", "9%"]],
+        right=titles[1:],
+        optional=["top 5", "parameters"],
+        heading="2 runs",
     )
     assert heading == "2 runs"
     shown = [title for title in titles if title in titled]
-    assert [title for title in titles if title not in shown] == (notes[0].partition(": ")[2].split(", ") if notes else [])
+    assert [title for title in titles if title not in shown] == (
+        notes[0].partition(": ")[2].split(", ") if notes else []
+    )
     assert first.split() == [cell for title, cell in zip(titles, cells, strict=True) if title in shown]
     assert second.split() == ["mean", "9%"]
     assert all(len(line) <= width for line in (titled, first, second))
     assert {"run", "test"} <= set(shown)
 
 
-def test_the_width_is_that_of_the_stream_that_is_written_to(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_width_is_that_of_the_stream_that_is_written_to(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     monkeypatch.setattr(sys.stderr, "fileno", lambda: 2, raising=False)
@@ -77,7 +86,9 @@ def test_the_width_is_that_of_the_stream_that_is_written_to(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("err", [False, True])
-def test_a_stream_that_is_closed_is_no_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], err: bool) -> None:
+def test_a_stream_that_is_closed_is_no_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], err: bool
+) -> None:
     with monkeypatch.context() as closed:
         closed.setattr(sys, "stderr" if err else "stdout", None)
         write_columns(TITLES, ROWS, err=err)

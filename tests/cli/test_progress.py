@@ -10,7 +10,9 @@ from rich.console import Console
 from favorit.cli import progress
 
 
-@pytest.mark.parametrize(("terminal", "patience", "shown"), [(True, 0.0, True), (True, 60.0, False), (False, 0.0, False)])
+@pytest.mark.parametrize(
+    ("terminal", "patience", "shown"), [(True, 0.0, True), (True, 60.0, False), (False, 0.0, False)]
+)
 def test_a_bar_is_shown_on_a_terminal_once_work_is_long(
     monkeypatch: pytest.MonkeyPatch, terminal: bool, patience: float, shown: bool
 ) -> None:

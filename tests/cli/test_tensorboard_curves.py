@@ -77,7 +77,9 @@ def test_resumed_run_writes_each_epoch_once(tmp_path: Path, run: Run, part: Call
     assert smoothed == pytest.approx(smooth([record["validation_loss"] for record in run.epochs]), rel=1e-6)
 
 
-def test_epoch_that_is_in_the_folder_and_comes_as_an_event_is_written_once(tmp_path: Path, run: Run, part: Callable[[int], Path]):
+def test_epoch_that_is_in_the_folder_and_comes_as_an_event_is_written_once(
+    tmp_path: Path, run: Run, part: Callable[[int], Path]
+):
     with closing(Curves(tmp_path / "tb")) as curves:
         curves.begin(part(2))
         for record in run.epochs[1:]:

@@ -62,7 +62,13 @@ TWINS = {
 
 @pytest.mark.parametrize(
     "text",
-    [*TWINS, "crop(3)|flip", "crop(3)|flip|rotate(5)|cutout(6)", "cutout(6)|rotate(180)|crop(20)|flip", "flip*2|crop(3)*2"],
+    [
+        *TWINS,
+        "crop(3)|flip",
+        "crop(3)|flip|rotate(5)|cutout(6)",
+        "cutout(6)|rotate(180)|crop(20)|flip",
+        "flip*2|crop(3)*2",
+    ],
 )
 def test_stages_equal_their_twins(text: str, pixels: Tensor) -> None:
     augment = build_augment(text)
@@ -70,7 +76,9 @@ def test_stages_equal_their_twins(text: str, pixels: Tensor) -> None:
     rows = augment.draw(5, 2, len(pixels))
     found = augment.spatial(pixels, LABELS, rows, MEAN)
     expected = list(pixels)
-    names = [part for piece in text.split("|") for part in [piece.partition("*")[0]] * int(piece.partition("*")[2] or 1)]
+    names = [
+        part for piece in text.split("|") for part in [piece.partition("*")[0]] * int(piece.partition("*")[2] or 1)
+    ]
     for name, table in zip(names, rows, strict=False):
         expected = [TWINS[name](image, row) for image, row in zip(expected, table, strict=True)]
     assert torch.equal(found, torch.stack(expected))
@@ -79,7 +87,9 @@ def test_stages_equal_their_twins(text: str, pixels: Tensor) -> None:
 
 
 def test_rotation_turns_by_the_angle_and_grid_sample_agrees(pixels: Tensor) -> None:
-    """Square images, against torch's own nearest sampling; ties and rounding at pixel borders may differ in a few pixels."""
+    """Square images, against torch's own nearest sampling; ties and rounding at pixel borders may differ in a few
+    pixels.
+    """
     images = pixels[..., :15]
     rows = Rotate(30.0).draw(len(images), torch.Generator().manual_seed(1))
     cos, sin, zero = rows[:, 0], rows[:, 1], torch.zeros(len(rows))
@@ -106,7 +116,9 @@ def test_random_numbers_belong_to_the_sample_and_the_epoch(text: str, pixels: Te
     indices = torch.randperm(1000)[: len(pixels)]
     together = augment.spatial(pixels, LABELS, [table[indices] for table in tables], MEAN)
     for number, index in enumerate(indices):
-        alone = augment.spatial(pixels[number : number + 1], LABELS[:1], [table[index : index + 1] for table in tables], MEAN)
+        alone = augment.spatial(
+            pixels[number : number + 1], LABELS[:1], [table[index : index + 1] for table in tables], MEAN
+        )
         assert torch.equal(alone[0], together[number])
 
 
@@ -192,9 +204,13 @@ def test_every_augmentation_has_a_summary() -> None:
     assert all(AUGMENTS[name].summary for name in AUGMENTS)
 
 
-@pytest.mark.parametrize("text", ["crop(3, {})", "flip({})", "rotate(30, {})", "cutout(6, {})", "flip|rotate(30, {})|cutout(6)"])
+@pytest.mark.parametrize(
+    "text", ["crop(3, {})", "flip({})", "rotate(30, {})", "cutout(6, {})", "flip|rotate(30, {})|cutout(6)"]
+)
 def test_step_for_some_classes_changes_only_their_images(text: str, pixels: Tensor) -> None:
-    """Images of these classes are those of the step for all classes; others are those of the pipeline without the step."""
+    """Images of these classes are those of the step for all classes; others are those of the pipeline without the
+    step.
+    """
     limited, for_all = build_augment(text.format("classes=(0, 2)")), build_augment(text.format("classes=None"))
     rows = limited.draw(3, 0, len(pixels))
     assert all(torch.equal(a, b) for a, b in zip(rows, for_all.draw(3, 0, len(pixels)), strict=True))
@@ -226,7 +242,11 @@ def test_mixing_for_some_classes_leaves_other_images_and_labels(pixels: Tensor) 
 def test_classes_in_any_order_are_one_spec() -> None:
     assert str(AUGMENTS.canonical("rotate(10, classes=(5, 3, 5))")) == "rotate(degrees=10.0, classes=(3, 5))"
     assert str(AUGMENTS.canonical("rotate(10, classes=[3, 5])")) == "rotate(degrees=10.0, classes=(3, 5))"
-    assert str(AUGMENTS.canonical("rotate(10, classes=None)")) == str(AUGMENTS.canonical("rotate(10)")) == "rotate(degrees=10.0)"
+    assert (
+        str(AUGMENTS.canonical("rotate(10, classes=None)"))
+        == str(AUGMENTS.canonical("rotate(10)"))
+        == "rotate(degrees=10.0)"
+    )
 
 
 def test_every_augmentation_takes_classes() -> None:

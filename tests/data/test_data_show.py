@@ -42,7 +42,9 @@ def test_the_picture_shows_what_it_says() -> None:
     assert torch.equal(content.patches[1, 2], original[:, 6:12, 12:18])
 
 
-@pytest.mark.parametrize("text", ["digits", "synthetic(size=7, channels=1)", "synthetic(size=30, channels=2, classes=3, train=20)"])
+@pytest.mark.parametrize(
+    "text", ["digits", "synthetic(size=7, channels=1)", "synthetic(size=30, channels=2, classes=3, train=20)"]
+)
 def test_pictures_of_all_shapes_are_drawn(text: str, tmp_path: Path) -> None:
     save_picture(load_dataset(text), tmp_path / "out.png")
     with Image.open(tmp_path / "out.png") as image:

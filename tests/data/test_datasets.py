@@ -182,7 +182,9 @@ def test_damaged_cifar100_file_is_one_line_that_names_it(by_class: Path) -> None
     assert "train.bin is" not in str(error.value)
 
 
-def test_cifar100_archive_is_preferred_to_files_sorted_by_class(by_class: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cifar100_archive_is_preferred_to_files_sorted_by_class(
+    by_class: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     content = cifar100_records(np.arange(200))
     archive = by_class / "cifar-100-binary.tar.gz"
     with tarfile.open(archive, "w:gz") as tar:
@@ -224,7 +226,13 @@ def test_real_cifar100_has_the_constants_of_its_card(real_data: Path) -> None:
     assert (cifar.name, cifar.train.images.shape) == ("cifar100-by-class", (50000, 3, 32, 32))
     assert torch.bincount(cifar.train.labels).tolist() == [500] * 100
     assert torch.bincount(cifar.test.labels).tolist() == [100] * 100
-    assert [cifar.classes[label] for label in cifar.test.labels[::2000]] == ["apple", "chair", "lamp", "plain", "squirrel"]
+    assert [cifar.classes[label] for label in cifar.test.labels[::2000]] == [
+        "apple",
+        "chair",
+        "lamp",
+        "plain",
+        "squirrel",
+    ]
     assert (cifar.mean, cifar.std) == channel_statistics(cifar.train.images)
     assert cifar.digest.startswith("f0de946b6796b9ba")
 

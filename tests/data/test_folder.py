@@ -68,7 +68,9 @@ def test_unreadable_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "cat" / "bad.png").write_bytes(b"not a picture")
     whole = (tmp_path / "dog" / "1.png").read_bytes()
     (tmp_path / "dog" / "half.png").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(FavoritError, match=r"2 of 22 images cannot be read: cat/bad\.png, dog/half\.png: repair or remove them"):
+    with pytest.raises(
+        FavoritError, match=r"2 of 22 images cannot be read: cat/bad\.png, dog/half\.png: repair or remove them"
+    ):
         load_dataset(f"folder:{tmp_path}")
 
 
@@ -85,7 +87,9 @@ def test_a_class_folder_without_images_is_not_left_out_in_silence(tmp_path: Path
     fill(tmp_path / whole)
     (tmp_path / whole / "emu").mkdir()
     (tmp_path / whole / "emu" / "1.heic").write_bytes(b"a photograph")
-    with pytest.raises(FavoritError, match=r"emu: no \.png .* files in this class folder: add or convert some, or remove it"):
+    with pytest.raises(
+        FavoritError, match=r"emu: no \.png .* files in this class folder: add or convert some, or remove it"
+    ):
         load_dataset(f"folder:{tmp_path}")
 
 
@@ -93,7 +97,9 @@ def test_other_mistakes_with_folders(tmp_path: Path) -> None:
     with pytest.raises(FavoritError, match="there is no such folder"):
         load_dataset(f"folder:{tmp_path / 'nowhere'}")
     fill(tmp_path / "few", count=1)
-    with pytest.raises(FavoritError, match="2 images of 2 classes are too few to set some aside for testing: add some, or put"):
+    with pytest.raises(
+        FavoritError, match="2 images of 2 classes are too few to set some aside for testing: add some, or put"
+    ):
         load_dataset(f"folder:{tmp_path / 'few'}")
     fill(tmp_path / "more" / "train")
     fill(tmp_path / "more" / "test", ("cat", "fox"))
@@ -125,7 +131,9 @@ def test_sixteen_bits_are_scaled_and_thirty_two_refused(tmp_path: Path) -> None:
     assert read_image(tmp_path / "deep.png", (1, 4), channels=1).tolist() == [[[0, 1, 128, 255]]]
     assert read_image(tmp_path / "deep.png", (1, 4))[2].tolist() == [[0, 1, 128, 255]]
     Image.fromarray(np.ones((2, 2), np.float32)).save(tmp_path / "float.tiff")
-    with pytest.raises(FavoritError, match=r"float.tiff: cannot be read as an image \(its pixels have 32 bits, PIL's mode F"):
+    with pytest.raises(
+        FavoritError, match=r"float.tiff: cannot be read as an image \(its pixels have 32 bits, PIL's mode F"
+    ):
         read_image(tmp_path / "float.tiff", (2, 2))
 
 
@@ -161,7 +169,8 @@ def test_a_folder_of_classes_beside_train_is_not_ignored(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("sizes", "side"), [([(20, 20)], 20), ([(128, 128)], 128), ([(20, 20), (21, 21)], 64), ([(20, 22)], 64), ([(129, 129)], 64)]
+    ("sizes", "side"),
+    [([(20, 20)], 20), ([(128, 128)], 128), ([(20, 20), (21, 21)], 64), ([(20, 22)], 64), ([(129, 129)], 64)],
 )
 def test_squares_of_one_size_keep_it(tmp_path: Path, sizes: list[tuple[int, int]], side: int) -> None:
     for label in ("cat", "dog"):

@@ -12,7 +12,9 @@ from favorit.errors import FavoritError
 
 
 def idx(array: np.ndarray) -> bytes:
-    return bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + array.astype(np.uint8).tobytes()
+    return (
+        bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + array.astype(np.uint8).tobytes()
+    )
 
 
 def some_pixels(*shape: int) -> np.ndarray:

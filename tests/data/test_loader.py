@@ -68,7 +68,9 @@ def test_the_ranks_together_are_one_process(augment: str | None, world: int) -> 
     ranks = [list(loader(augment=augment, rank=rank, world=world).epoch(1)) for rank in range(world)]
     for number, batch in enumerate(alone):
         parts = [batches[number] for batches in ranks]
-        joined = Batch(*(torch.cat([getattr(part, name) for part in parts]) for name in ("images", "targets", "indices")), total=0)
+        joined = Batch(
+            *(torch.cat([getattr(part, name) for part in parts]) for name in ("images", "targets", "indices")), total=0
+        )
         assert same(joined, batch)
         assert {part.total for part in parts} == {len(batch.indices)} == {batch.total}
         if len(batch.indices) % world == 0:
@@ -86,7 +88,9 @@ def test_a_rank_without_rows_gets_an_empty_batch() -> None:
 def test_a_sample_is_augmented_the_same_in_any_batch() -> None:
     def by_sample(**values: Any) -> dict[int, Tensor]:
         batches = loader(augment="crop(2)|flip|rotate(10)|cutout(3)", **values).epoch(2)
-        return {int(index): image for batch in batches for index, image in zip(batch.indices, batch.images, strict=True)}
+        return {
+            int(index): image for batch in batches for index, image in zip(batch.indices, batch.images, strict=True)
+        }
 
     first, second = by_sample(), by_sample(batch_size=5, indices=torch.arange(50, 80))
     assert all(torch.equal(first[index], image) for index, image in second.items())

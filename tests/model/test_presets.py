@@ -40,13 +40,19 @@ def test_hybrid_has_one_size_in_every_layout_whatever_the_features(layout, kerne
 def test_summary_of_section_4_has_25_tokens_and_a_head_of_2048_and_1024():
     model = create_model("linear-performer-summary", seed=0)
     assert model.features(torch.zeros(1, 3, 32, 32)).shape == (1, 25, 64)
-    assert [tuple(p.shape) for p in model.head.parameters() if p.ndim == 2] == [(2048, 25 * 64), (1024, 2048), (10, 1024)]
+    assert [tuple(p.shape) for p in model.head.parameters() if p.ndim == 2] == [
+        (2048, 25 * 64),
+        (1024, 2048),
+        (10, 1024),
+    ]
 
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_preset_builds_and_gives_finite_logits(name):
     config = preset(name)
-    narrow = dict(dim=64) if name.startswith("conv-") else {}  # their fully connected layers have up to 63 million weights
+    narrow = (
+        dict(dim=64) if name.startswith("conv-") else {}
+    )  # their fully connected layers have up to 63 million weights
     says_so = pytest.warns(UserWarning, match="single token") if name in SINGLE_TOKEN else contextlib.nullcontext()
     with says_so:
         model = create_model(name, seed=0, **narrow).eval()
@@ -60,7 +66,9 @@ def test_every_system_of_the_five_is_there():
     assert {"vit", "simple-vit", "hybrid", "hybrid-imagenet"} <= set(list_components("presets"))
     assert len(SINGLE_TOKEN) == 6
     relative = {
-        f"position-{mixer}-{position}" for mixer in ("softmax", "favor", "relu") for position in ("none", "rope2d", "irpe", "string")
+        f"position-{mixer}-{position}"
+        for mixer in ("softmax", "favor", "relu")
+        for position in ("none", "rope2d", "irpe", "string")
     }
     assert relative <= set(PRESETS)
     assert all(f"{name}-grid" in PRESETS for name in SINGLE_TOKEN), "the same backbone with its grid kept as tokens"
@@ -68,7 +76,14 @@ def test_every_system_of_the_five_is_there():
 
 def test_imagenet_preset_is_that_of_the_report():
     config = preset("hybrid-imagenet")
-    assert (config.image_size, config.classes, config.dim, config.depth, config.heads, config.mlp_dim) == ((224, 224), 1000, 192, 8, 3, 768)
+    assert (config.image_size, config.classes, config.dim, config.depth, config.heads, config.mlp_dim) == (
+        (224, 224),
+        1000,
+        192,
+        8,
+        3,
+        768,
+    )
     assert create_model(config, seed=0).stem.grid((224, 224)) == (28, 28)
 
 

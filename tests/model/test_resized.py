@@ -22,16 +22,22 @@ def images(size: tuple[int, int]) -> torch.Tensor:
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("position", ["learned", "none", "sincos2d+rope2d", "learned+irpe_gate", "string_gate"])
-@pytest.mark.parametrize("overrides", [dict(), dict(layout="favor(m=8)|relu", head="seqpool", local="dwconv(3)")], ids=["cls", "seqpool"])
+@pytest.mark.parametrize(
+    "overrides", [dict(), dict(layout="favor(m=8)|relu", head="seqpool", local="dwconv(3)")], ids=["cls", "seqpool"]
+)
 def test_resized_model_equals_interpolation_on_the_way(position, overrides, size):
     model = build(position=position, **overrides)
     before = {key: value.clone() for key, value in model.state_dict().items()}
     resized = model.resized(size)
     torch.testing.assert_close(resized(images(size)), model(images(size)), rtol=1e-12, atol=1e-12)
     assert resized.config == model.config.replace(image_size=size)
-    assert all(torch.equal(before[key], value) for key, value in model.state_dict().items()), "the model itself stays as it is"
+    assert all(torch.equal(before[key], value) for key, value in model.state_dict().items()), (
+        "the model itself stays as it is"
+    )
     fresh = create_model(resized.config, seed=1).double()
-    assert {key: value.shape for key, value in fresh.state_dict().items()} == {k: v.shape for k, v in resized.state_dict().items()}
+    assert {key: value.shape for key, value in fresh.state_dict().items()} == {
+        k: v.shape for k, v in resized.state_dict().items()
+    }
 
 
 @pytest.mark.parametrize("head", ["cls", "mean"])

@@ -46,7 +46,9 @@ def check_another_size(spec: str) -> None:
 
 
 def check_row_major_order(spec: str) -> None:
-    """A change in the lower right corner of the image reaches the last token and, where there is more than one, not the first."""
+    """A change in the lower right corner of the image reaches the last token and, where there is more than one, not the
+    first.
+    """
     stem = scatter(build(spec)).eval()
     image = randn(1, 3, *SIZE)
     changed = image.clone()
@@ -154,7 +156,9 @@ def test_single_token_passes_a_layer_of_its_width():
 
 def test_model_of_a_single_token_says_that_attention_is_trivial():
     small = dict(dim=16, heads=2, depth=1, head="mean", position="none", image_size=8)
-    with pytest.warns(UserWarning, match=r"conv\(channels=\(4,\), tokens=1\).*single token: attention has nothing to attend to") as caught:
+    with pytest.warns(
+        UserWarning, match=r"conv\(channels=\(4,\), tokens=1\).*single token: attention has nothing to attend to"
+    ) as caught:
         model = create_model("hybrid", stem="conv(channels=(4,), tokens=1)", **small)
     assert caught[0].filename == __file__, "the warning points at whoever asked for the model"
     assert model.features(randn(2, 3, 8, 8, dtype=torch.float32)).shape == (2, 1, 16)
@@ -196,7 +200,9 @@ def test_bad_stem_is_named(spec, size, words):
     assert all(word in str(error.value) for word in words), str(error.value)
 
 
-@pytest.mark.parametrize(("spec", "size"), [("patch(4)", (2, 2)), ("patch(4)", (12, 21)), ("conv(channels=(4,))", (1, 8))])
+@pytest.mark.parametrize(
+    ("spec", "size"), [("patch(4)", (2, 2)), ("patch(4)", (12, 21)), ("conv(channels=(4,))", (1, 8))]
+)
 def test_image_that_does_not_fit_is_a_readable_error_at_the_call_too(spec, size):
     with pytest.raises(FavoritError, match=r"stem: .*\(\d+, \d+\)"):
         build(spec)(randn(1, 3, *size))

@@ -51,7 +51,9 @@ def test_flops_of_known_layers_are_counted_by_hand():
 
 
 def test_flops_of_linear_attention_are_linear_in_the_tokens():
-    """relu: phi(k)^T v and phi(q) (...), each N M D, with M rows of projection for q and for k before; the normaliser is a sum."""
+    """relu: phi(k)^T v and phi(q) (...), each N M D, with M rows of projection for q and for k before; the normaliser
+    is a sum.
+    """
     dim, heads, width, m, n = 64, 4, 16, 32, 65
     found = rows(layout="relu(m=32)")["blocks.0.attention"]
     linear = 2 * n * dim * 3 * dim + 2 * n * dim * dim
@@ -60,7 +62,12 @@ def test_flops_of_linear_attention_are_linear_in_the_tokens():
 
 def test_rows_say_what_and_how_large():
     found = rows(layout="favor(m=64)|softmax|favor(m=32)|softmax", image_size=(8, 16), classes=7)
-    assert [found[f"blocks.{layer}.attention"].kind for layer in range(4)] == ["favor(m=64)", "softmax", "favor(m=32)", "softmax"]
+    assert [found[f"blocks.{layer}.attention"].kind for layer in range(4)] == [
+        "favor(m=64)",
+        "softmax",
+        "favor(m=32)",
+        "softmax",
+    ]
     assert found["stem"] == Row("stem", "patch(4)", (8, 64), 3 * 16 * 64 + 64, 3 * 16 * 64 + 64, 2 * 8 * 48 * 64)
     assert found["position"] == Row("position", "learned", (9, 64), (1 + 9) * 64, (1 + 9) * 64, 0)
     assert (found["blocks.2.feed_forward"].shape, found["head"].shape) == ((9, 64), (7,))
@@ -81,7 +88,16 @@ def test_parts_are_norms_and_projections_in_the_order_of_their_calls():
         "branch.out",
         "after",
     ]
-    assert [part.kind for part in parts] == ["Linear", "HeadNorm", "HeadNorm", "Rope2d", "relu(m=8)", "Conv2d", "Linear", "LayerNorm"]
+    assert [part.kind for part in parts] == [
+        "Linear",
+        "HeadNorm",
+        "HeadNorm",
+        "Rope2d",
+        "relu(m=8)",
+        "Conv2d",
+        "Linear",
+        "LayerNorm",
+    ]
     assert parts[0].shape == (65, 192)
     assert parts[3].shape == parts[4].shape == (4, 65, 16)
     # q and k times the rows, then keys times values and queries times that, in each of 4 heads.

@@ -25,7 +25,9 @@ VARIANTS = {
     "linformer": dict(layout="linformer(k=4)", position="learned+string_gate"),
     "controls": dict(layout="uniform|none", head="mlp(9)", norm="double", mlp_dim=0),
     # The last convolution of a model with a class token is read by nobody: patches alone get it.
-    "extras": dict(head="mean", qk_norm=True, local="dwconv(3)", qkv_bias=False, out_bias=False, norm="double_inner", head_dim=12),
+    "extras": dict(
+        head="mean", qk_norm=True, local="dwconv(3)", qkv_bias=False, out_bias=False, norm="double_inner", head_dim=12
+    ),
     "conv": dict(stem="conv(channels=(4, 6))", layout="elu|gelu(m=8)", act="silu"),
     "resnet": dict(stem="resnet(channels=(4,))", layout="exp(m=8)|softmax"),
 }
@@ -114,7 +116,10 @@ def test_any_number_of_channels_and_classes(channels, classes):
 
 @pytest.mark.parametrize("shape", [(1, 1, 32, 32), (3, 32, 32)])
 def test_images_of_another_kind_are_named(shape):
-    with pytest.raises(FavoritError, match=rf"images of shape \({', '.join(map(str, shape))}\) came, but the model takes \(B, 3, H, W\)"):
+    with pytest.raises(
+        FavoritError,
+        match=rf"images of shape \({', '.join(map(str, shape))}\) came, but the model takes \(B, 3, H, W\)",
+    ):
         create_model("hybrid")(torch.zeros(shape))
 
 
@@ -153,7 +158,9 @@ def rows(model: ViT) -> list[torch.Tensor]:
     return [block.attention.branch.mixer.kernel.projection.rows.clone() for block in model.blocks]
 
 
-@pytest.mark.parametrize("layout", ["favor(m=8)", "favor(m=8, features=hyperbolic)", "favor(m=8, orthogonal=False)", "relu(m=8)"])
+@pytest.mark.parametrize(
+    "layout", ["favor(m=8)", "favor(m=8, features=hyperbolic)", "favor(m=8, orthogonal=False)", "relu(m=8)"]
+)
 class TestRedraw:
     def test_changes_the_features_of_all_layers_in_training_only(self, layout):
         model = build(layout=layout)
@@ -170,7 +177,9 @@ class TestRedraw:
         model.redraw(2)
         twin.redraw(2)
         other.redraw(2)
-        assert all(torch.equal(one, two) for one, two in zip(rows(model), rows(twin), strict=True)), "whatever was drawn before"
+        assert all(torch.equal(one, two) for one, two in zip(rows(model), rows(twin), strict=True)), (
+            "whatever was drawn before"
+        )
         assert not any(torch.equal(one, two) for one, two in zip(rows(model), rows(other), strict=True))
         assert not torch.equal(*rows(model)), "layers differ"
         model.redraw(0)
@@ -189,7 +198,9 @@ def test_learned_rows_are_not_redrawn():
     assert same_state(model, start)
 
 
-@pytest.mark.parametrize("mixer", ["softmax(causal=True)", "favor(m=8, causal=True)", "relu(causal=True)", "uniform(causal=True)"])
+@pytest.mark.parametrize(
+    "mixer", ["softmax(causal=True)", "favor(m=8, causal=True)", "relu(causal=True)", "uniform(causal=True)"]
+)
 def test_causal_with_a_class_token_is_an_error_and_without_one_looks_back_only(mixer):
     with pytest.raises(FavoritError, match=r"causal.*prefix=1.*head=mean"):
         build(layout=mixer)
@@ -220,7 +231,9 @@ def test_local_adds_a_depthwise_convolution_of_v_on_a_non_square_grid_beside_the
     x = randn(2, 11, dim)
     v = (x @ attention.qkv.weight.mT + attention.qkv.bias)[..., 2 * dim :]
     image = v[:, 1:].mT.reshape(2, dim, *grid)
-    filtered = F.conv2d(image, attention.local.filter.weight, attention.local.filter.bias, padding=1, groups=dim).flatten(2).mT
+    filtered = (
+        F.conv2d(image, attention.local.filter.weight, attention.local.filter.bias, padding=1, groups=dim).flatten(2).mT
+    )
     expected = attention.out(torch.cat([v[:, :1], v[:, 1:] + filtered], 1))
     torch.testing.assert_close(attention(x, grid, 1), expected, rtol=1e-12, atol=1e-12)
 

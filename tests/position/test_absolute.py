@@ -35,7 +35,9 @@ def test_sincos2d_is_its_formula():
     assert (table[0] == 0).all()
     for place, (row, column) in enumerate(itertools.product(range(3), range(2))):
         angles = [axis * w for axis in (column, row) for w in (1.0, 0.01)]
-        column_part, row_part = ([math.sin(a) for a in half] + [math.cos(a) for a in half] for half in (angles[:2], angles[2:]))
+        column_part, row_part = (
+            [math.sin(a) for a in half] + [math.cos(a) for a in half] for half in (angles[:2], angles[2:])
+        )
         expected = torch.tensor(column_part + row_part, dtype=torch.float64)
         torch.testing.assert_close(table[1 + place], expected, rtol=0, atol=1e-15)
 
@@ -53,8 +55,9 @@ def test_learned_adds_its_table_row_by_row():
 
 
 def test_learned_interpolates_a_smooth_table_and_keeps_the_prefix():
-    """A table that is linear in the place stays so inside the borders, within what torch's bicubic filter does to a line (a tenth of a step
-    between places); constant ones stay constant everywhere."""
+    """A table that is linear in the place stays so inside the borders, within what torch's bicubic filter does to a
+    line (a tenth of a step between places); constant ones stay constant everywhere.
+    """
     position = absolute("learned", grid=(8, 8), prefix=1)
     table = position.parts[0].table
     with torch.no_grad():

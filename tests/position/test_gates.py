@@ -72,7 +72,9 @@ def test_string_gate_means_the_same_at_another_resolution():
     """Places run from 0 to 1: the middle of a 3x3 grid is the middle of a 9x9 one."""
     position = scatter(gate("string_gate"))
     coarse, fine = factors(position, (3, 3))[0], factors(position, (9, 9))[0]
-    torch.testing.assert_close(fine.unflatten(2, (9, 9))[:, :, 1::3, 1::3], coarse.unflatten(2, (3, 3)), rtol=1e-12, atol=0)
+    torch.testing.assert_close(
+        fine.unflatten(2, (9, 9))[:, :, 1::3, 1::3], coarse.unflatten(2, (3, 3)), rtol=1e-12, atol=0
+    )
 
 
 def test_string_gate_is_a_function_of_seed_and_layer():

@@ -30,10 +30,16 @@ def build(spec: str, grid: Grid = GRID, seed: int = 0, layer: int = 0, prefix: i
 
 def tensors(grid: Grid = GRID, batch: int = 3, prefix: int = PREFIX) -> tuple[Tensor, Tensor, Tensor]:
     tokens = prefix + torch.Size(grid).numel()
-    return randn(batch, tokens, DIM), randn(batch, HEADS, tokens, HEAD_DIM, seed=1), randn(batch, HEADS, tokens, HEAD_DIM, seed=2)
+    return (
+        randn(batch, tokens, DIM),
+        randn(batch, HEADS, tokens, HEAD_DIM, seed=1),
+        randn(batch, HEADS, tokens, HEAD_DIM, seed=2),
+    )
 
 
-def place(position: Position, inputs: tuple[Tensor, Tensor, Tensor], grid: Grid = GRID, prefix: int = PREFIX) -> tuple[Tensor, ...]:
+def place(
+    position: Position, inputs: tuple[Tensor, Tensor, Tensor], grid: Grid = GRID, prefix: int = PREFIX
+) -> tuple[Tensor, ...]:
     x, q, k = inputs
     return position.tokens(x, grid, prefix), *position.qk(q, k, grid, prefix)
 
@@ -81,7 +87,9 @@ def check_place_matters(spec: str) -> None:
 
 
 def check_another_grid(spec: str) -> None:
-    """A grid that it was not built for is met by interpolation; `resize` makes that permanent and changes nothing else."""
+    """A grid that it was not built for is met by interpolation; `resize` makes that permanent and changes nothing
+    else.
+    """
     grid = (3, 7)
     position, inputs = scatter(build(spec)), tensors(grid)
     expected = place(position, inputs, grid)
@@ -137,7 +145,9 @@ def test_any_grid_and_prefix_keep_shapes_and_stay_finite(spec, rows, columns, pr
     grid = (rows, columns)
     inputs = tensors(grid, 1, prefix)
     for built in (grid, GRID):
-        for before, after in zip(inputs, place(scatter(build(spec, built, prefix=prefix)), inputs, grid, prefix), strict=True):
+        for before, after in zip(
+            inputs, place(scatter(build(spec, built, prefix=prefix)), inputs, grid, prefix), strict=True
+        ):
             assert before.shape == after.shape
             assert after.isfinite().all()
 
@@ -151,18 +161,25 @@ def test_sum_applies_all_parts_one_after_the_other():
     for one, other in zip(place(whole, inputs), expected, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=0)
     assert len(whole.parts) == 4
-    # The order of additions does not matter, nor does that of a rotation and an addition, which act at different points.
+    # The order of additions does not matter, nor does that of a rotation and an addition, which act at different
+    # points.
     swapped = build("rope2d+string_gate+sincos2d+learned")
-    swapped.load_state_dict({f"parts.{[3, 2, 0, 1][int(key[6])]}{key[7:]}": value for key, value in whole.state_dict().items()})
+    swapped.load_state_dict(
+        {f"parts.{[3, 2, 0, 1][int(key[6])]}{key[7:]}": value for key, value in whole.state_dict().items()}
+    )
     torch.testing.assert_close(place(swapped, inputs)[0], place(whole, inputs)[0])
     torch.testing.assert_close(place(swapped, inputs)[1], place(whole, inputs)[1])
 
 
 @pytest.mark.parametrize(
-    ("only", "names"), [(Absolute, ["LearnedTable", "SinCos2d"]), (Relative, ["Rope2d", "IrpeGate"])], ids=["absolute", "relative"]
+    ("only", "names"),
+    [(Absolute, ["LearnedTable", "SinCos2d"]), (Relative, ["Rope2d", "IrpeGate"])],
+    ids=["absolute", "relative"],
 )
 def test_a_model_takes_the_absolute_parts_once_and_the_relative_parts_in_each_layer(only, names):
-    parts = build_position("learned+rope2d+sincos2d+irpe_gate", dim=DIM, heads=HEADS, head_dim=HEAD_DIM, only=only).parts
+    parts = build_position(
+        "learned+rope2d+sincos2d+irpe_gate", dim=DIM, heads=HEADS, head_dim=HEAD_DIM, only=only
+    ).parts
     assert [type(part).__name__ for part in parts] == names
 
 

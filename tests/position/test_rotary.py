@@ -27,7 +27,12 @@ def scores_by_place(head_dim: int, grid: tuple[int, int], dtype: torch.dtype, ba
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
 @settings(max_examples=25)
-@given(quarters=st.integers(1, 8), rows=st.integers(2, 7), columns=st.integers(2, 7), base=st.sampled_from([10.0, 100.0, 10_000.0]))
+@given(
+    quarters=st.integers(1, 8),
+    rows=st.integers(2, 7),
+    columns=st.integers(2, 7),
+    base=st.sampled_from([10.0, 100.0, 10_000.0]),
+)
 def test_score_depends_on_the_offset_only(dtype, tolerance, quarters, rows, columns, base):
     scores = scores_by_place(4 * quarters, (rows, columns), dtype, base)
     torch.testing.assert_close(scores[1:, :, 1:], scores[:-1, :, :-1], rtol=0, atol=tolerance * 4 * quarters)

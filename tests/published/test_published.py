@@ -116,7 +116,9 @@ RESULT: dict[str, Any] = {
     "validation": {"accuracy": 0.7, "loss": 1.0},
     "test": {"accuracy": 0.75, "loss": 1.0, "precision": [0.5, 0.7], "recall": [0.4, 0.6], "f1": [0.45, 0.65]},
 }
-EPOCHS = [{"test_accuracy": accuracy, "validation_loss": loss} for accuracy, loss in ((0.4, 2.0), (0.745, 1.0), (0.75, 1.5))]
+EPOCHS = [
+    {"test_accuracy": accuracy, "validation_loss": loss} for accuracy, loss in ((0.4, 2.0), (0.745, 1.0), (0.75, 1.5))
+]
 
 
 @pytest.mark.parametrize(
@@ -151,25 +153,37 @@ def test_ours_is_computed_from_result_and_epochs(table, row, quantity, ours):
 def test_ours_of_a_result_without_the_keys_is_none(name):
     assert {reference.quantity.ours({"status": "complete"}, []) for reference in every(name)} == {None}
     unwatched = [{"test_accuracy": None, "validation_loss": None}]
-    assert {reference.quantity.ours({"best_validation_loss": None, "validation": None}, unwatched) for reference in every(name)} == {None}
+    assert {
+        reference.quantity.ours({"best_validation_loss": None, "validation": None}, unwatched)
+        for reference in every(name)
+    } == {None}
 
 
 def test_inference_time_at_another_batch_is_not_compared():
-    assert one("hybrids", 1, "inference time per batch of 128").quantity.ours({**RESULT, "inference_batch": 256}, []) is None
+    assert (
+        one("hybrids", 1, "inference time per batch of 128").quantity.ours({**RESULT, "inference_batch": 256}, [])
+        is None
+    )
 
 
 def test_duplicate_row_is_one_line_and_other_tables_are_read():
     lines = text("kernels").splitlines()
     with pytest.raises(FavoritError) as error:
         published.parse("kernels", "\n".join([*lines, lines[3]]))
-    assert str(error.value) == "published table kernels: rows 3 and 15 are both dataset=cifar10 model=performer_elu_1: remove one"
+    assert (
+        str(error.value)
+        == "published table kernels: rows 3 and 15 are both dataset=cifar10 model=performer_elu_1: remove one"
+    )
     assert len(published.read("kernels").rows) == 14
 
 
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda content: content.replace("vit,95.0,99.2,", "vit,95.0,high,"), ", row 1: final_acc_low='high' is no number"),
+        (
+            lambda content: content.replace("vit,95.0,99.2,", "vit,95.0,high,"),
+            ", row 1: final_acc_low='high' is no number",
+        ),
         (lambda content: content.replace("50-60", "50-60,7,8", 1), ", row 1: 13 cells, where there are 11 columns"),
         (lambda content: content.replace("initial_acc", "first_acc"), ": no column initial_acc"),
     ],

@@ -1,4 +1,5 @@
-"""A study on a cluster in a process of its own: `python cluster_driver.py STUDY.json`, which has the address, the folder and the tasks.
+"""A study on a cluster in a process of its own: `python cluster_driver.py STUDY.json`, which has the address, the
+folder and the tasks.
 
 Every event is a line of JSON.
 """

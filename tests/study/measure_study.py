@@ -1,7 +1,8 @@
 """What a study costs beside training, printed: `python tests/study/measure_study.py overhead` and `... many [RUNS]`.
 
-overhead   the time of a point in a warm worker less that of the same call of favorit.train in one process, with tiny runs
-many       `favorit runs` and `favorit study status` as commands, with thousands of runs on disk (made of one real run)
+overhead   the time of a point in a warm worker less that of the same call of favorit.train in one process, with tiny
+runs many       `favorit runs` and `favorit study status` as commands, with thousands of runs on disk (made of one real
+run)
 """
 
 from __future__ import annotations
@@ -51,14 +52,18 @@ def overhead() -> None:
         run(study, Path(place, "study"), accelerator="cpu", listen=listen)
     alone = statistics.median(seconds[WARM:])
     each = statistics.median(after - before for before, after in zip(ends[WARM:], ends[WARM + 1 :], strict=False))
-    print(f"favorit.train alone {1000 * alone:.1f} ms, a point of a study {1000 * each:.1f} ms: overhead {1000 * (each - alone):.1f} ms")
+    print(
+        f"favorit.train alone {1000 * alone:.1f} ms, a point of a study {1000 * each:.1f} ms: overhead {1000 * (each - alone):.1f} ms"
+    )
 
 
 def many(count: int) -> None:
     with tempfile.TemporaryDirectory() as place:
         out, path = Path(place, "runs"), Path(place, "many.py")
         base = {**BASE, "train.epochs": 1}
-        path.write_text(f"from favorit.study import Study, product\nSTUDY = Study('many', '?', {base!r}, product(seed=range({count})))\n")
+        path.write_text(
+            f"from favorit.study import Study, product\nSTUDY = Study('many', '?', {base!r}, product(seed=range({count})))\n"
+        )
         study = load_study(path)
         made = favorit.train(next(iter(study.configs().values())), out=out, accelerator="cpu")
         config = json.loads((made.path / "config.json").read_text())
@@ -82,7 +87,9 @@ def many(count: int) -> None:
             seconds = []
             for _ in range(5):
                 start = time.perf_counter()
-                said = subprocess.run([sys.executable, "-c", *map(str, command)], capture_output=True, text=True, check=True).stdout
+                said = subprocess.run(
+                    [sys.executable, "-c", *map(str, command)], capture_output=True, text=True, check=True
+                ).stdout
                 seconds.append(time.perf_counter() - start)
             assert said.count("\n") >= count
             print(

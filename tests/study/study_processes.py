@@ -1,10 +1,12 @@
-"""Runners as processes to be killed: `python study_processes.py`, told what to do line by line, answers line by line (JSON).
+"""Runners as processes to be killed: `python study_processes.py`, told what to do line by line, answers line by line
+(JSON).
 
-The libraries are imported once; a runner is a fork of this process and its workers are forks of the runner, so that none of them spends
-seconds on imports. All else is what `favorit.study.run` does: connections, locks, checkpoints (after every step here) and deaths.
+The libraries are imported once; a runner is a fork of this process and its workers are forks of the runner, so that
+none of them spends seconds on imports. All else is what `favorit.study.run` does: connections, locks, checkpoints
+(after every step here) and deaths.
 
-    {"do": "run", "out": ..., "study": ..., "workers": 2, ...}   starts a runner, answers with its process id; its events go to OUT.log
-    {"do": "wait", "process": id}                                answers with how it ended
+    {"do": "run", "out": ..., "study": ..., "workers": 2, ...}   starts a runner, answers with its process id; its
+    events go to OUT.log {"do": "wait", "process": id}                                answers with how it ended
     {"do": "train", "out": ..., "study": ...}                    trains every point in one go, in a process of its own
 """
 
@@ -29,8 +31,9 @@ from favorit.study.tasks import TaskEvent
 
 
 class Forked:
-    """What subprocess.Popen is to a worker, by fork: all descriptors but its own are closed, as they are there. That one is killed that
-    does not go by itself is an event in the `log`."""
+    """What subprocess.Popen is to a worker, by fork: all descriptors but its own are closed, as they are there. That
+    one is killed that does not go by itself is an event in the `log`.
+    """
 
     log: str
 
@@ -87,12 +90,18 @@ def run(job: dict[str, Any]) -> None:
 
         def listen(event: TaskEvent) -> None:
             shown = {"runner": os.getpid(), "event": type(event).__name__, "id": event.task.id, "name": event.task.name}
-            rest = {key: value for key in ("step", "elsewhere", "error", "later") if (value := getattr(event, key, None)) is not None}
+            rest = {
+                key: value
+                for key in ("step", "elsewhere", "error", "later")
+                if (value := getattr(event, key, None)) is not None
+            }
             log.write(json.dumps({**shown, **rest}) + "\n")
 
         options = Options(**job.get("options", {}))
         chosen = {key: job[key] for key in ("workers", "hours") if key in job}
-        report = favorit.study.run(job["study"], job["out"], options=options, accelerator="cpu", listen=listen, **chosen)
+        report = favorit.study.run(
+            job["study"], job["out"], options=options, accelerator="cpu", listen=listen, **chosen
+        )
     os._exit(len(report.errors))
 
 

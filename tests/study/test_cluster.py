@@ -50,7 +50,9 @@ def identifier(name: str) -> str:
 
 @dataclass(frozen=True)
 class Place:
-    """Where the processes of a test live: all of them have `mark` in their environment, by which they are found again."""
+    """Where the processes of a test live: all of them have `mark` in their environment, by which they are found
+    again.
+    """
 
     folder: Path
     environment: dict[str, str]
@@ -74,7 +76,9 @@ class Place:
                     sockets.add(os.readlink(path))
                 except OSError:
                     continue
-        rows = [row.split() for table in ("tcp", "tcp6") for row in Path(f"/proc/net/{table}").read_text().splitlines()[1:]]
+        rows = [
+            row.split() for table in ("tcp", "tcp6") for row in Path(f"/proc/net/{table}").read_text().splitlines()[1:]
+        ]
         return {row[1].split(":")[0] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in sockets}
 
     @contextmanager
@@ -86,11 +90,15 @@ class Place:
             finally:
                 process.kill()
 
-    def drive(self, address: str, names: list[str], answer: Callable[[dict[str, Any]], int | None] = lambda event: None) -> Driven:
+    def drive(
+        self, address: str, names: list[str], answer: Callable[[dict[str, Any]], int | None] = lambda event: None
+    ) -> Driven:
         """A study of these tasks. An event may be answered with a signal to the driver."""
         tasks = [dict(name=name, id=identifier(name), config=CONFIGS[name].model_dump(mode="json")) for name in names]
         study = self.folder / "study.json"
-        study.write_text(json.dumps(dict(address=address, out=str(self.folder / "runs"), tasks=tasks, accelerator="cpu")))
+        study.write_text(
+            json.dumps(dict(address=address, out=str(self.folder / "runs"), tasks=tasks, accelerator="cpu"))
+        )
         events: Said = []
         with self.start("cluster_driver.py", study) as driver:
             assert driver.stdout is not None
@@ -127,7 +135,9 @@ def placed(folder: Path, **environment: str) -> Iterator[Place]:
     (folder / "temporary").mkdir()
     mark = uuid4().hex
     own = {"FAVORIT_TEST": mark, "HOME": str(folder), "TMPDIR": str(folder / "temporary"), "OMP_NUM_THREADS": "1"}
-    with TemporaryDirectory(dir="/tmp", prefix="ray", ignore_cleanup_errors=True) as sockets:  # whose paths have to be short
+    with TemporaryDirectory(
+        dir="/tmp", prefix="ray", ignore_cleanup_errors=True
+    ) as sockets:  # whose paths have to be short
         place = Place(folder, {**os.environ, **own, "RAY_TMPDIR": sockets, **environment}, mark)
         try:
             yield place
@@ -221,7 +231,10 @@ def test_after_kill_9_of_the_driver_the_next_one_goes_on(story: Story):
     done = story.killed.events[-1]["record"]["epoch"] + 1
     assert {"config.json", "epochs.jsonl", "best.safetensors", "best-ema.safetensors"} <= set(story.left)
     # The next one may have travelled before the driver heard the signal.
-    assert max(int(name.removeprefix("checkpoint-")) for name in story.left if name.startswith("checkpoint-")) >= STEPS * done
+    assert (
+        max(int(name.removeprefix("checkpoint-")) for name in story.left if name.startswith("checkpoint-"))
+        >= STEPS * done
+    )
     assert "result.json" not in story.left
     (began,) = story.completing.of(story.bereaved, "Began")
     assert began["step"] >= STEPS * done
@@ -235,7 +248,9 @@ def test_results_equal_those_of_one_process_bit_for_bit(story: Story, tmp_path: 
 
 
 def test_every_task_has_one_verdict_and_what_breaks_stops_no_other(story: Story):
-    verdicts = {event["name"]: event["kind"] for event in story.completing.events if event["kind"] in ("Ended", "Broke")}
+    verdicts = {
+        event["name"]: event["kind"] for event in story.completing.events if event["kind"] in ("Ended", "Broke")
+    }
     assert verdicts == {story.bereaved: "Ended", "diverging": "Broke", "stranger": "Broke", "short": "Ended"}
     assert len([event for event in story.completing.events if event["kind"] in ("Ended", "Broke")]) == len(verdicts)
     assert (story.completing.status, story.completing.errors) == (0, "")

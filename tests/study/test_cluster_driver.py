@@ -1,4 +1,6 @@
-"""What the driver of a cluster decides, with a Ray that does as it is told: deaths, words nobody should trust, other runners, time."""
+"""What the driver of a cluster decides, with a Ray that does as it is told: deaths, words nobody should trust, other
+runners, time.
+"""
 
 from __future__ import annotations
 
@@ -53,8 +55,13 @@ class Ray:
         self.most = 0
 
     def nodes(self) -> list[dict[str, Any]]:
-        alive = dict(NodeID="a", Alive=True, NodeName="10.0.0.1", NodeManagerAddress="10.0.0.1", NodeManagerHostname="amber")
-        return [{**alive, "Resources": self.resources}, {**alive, "NodeID": "b", "Alive": False, "Resources": {"CPU": 64.0}}]
+        alive = dict(
+            NodeID="a", Alive=True, NodeName="10.0.0.1", NodeManagerAddress="10.0.0.1", NodeManagerHostname="amber"
+        )
+        return [
+            {**alive, "Resources": self.resources},
+            {**alive, "NodeID": "b", "Alive": False, "Resources": {"CPU": 64.0}},
+        ]
 
     def cluster_resources(self) -> dict[str, float]:
         return self.resources
@@ -146,12 +153,17 @@ def test_a_task_whose_workers_always_die_breaks_and_the_others_go_on(study, tmp_
 
 
 def test_deaths_count_only_while_nothing_new_comes(study):
-    steps = [[BEGUN, Word("a", Checkpoint(step), {f"checkpoint-{step}/state.pt": b""}), WorkerCrashedError()] for step in range(1, 9)]
+    steps = [
+        [BEGUN, Word("a", Checkpoint(step), {f"checkpoint-{step}/state.pt": b""}), WorkerCrashedError()]
+        for step in range(1, 9)
+    ]
     assert shown(study(Ray({"one": [*steps, [BEGUN, ENDED]]})))[-1] == "Ended one"
 
 
 def test_a_run_that_failed_is_not_tried_again(study):
-    said = Word("a", Failed("the loss became nan"), {"result.json": b'{"schema": 1, "status": "failed", "error": "nan"}'})
+    said = Word(
+        "a", Failed("the loss became nan"), {"result.json": b'{"schema": 1, "status": "failed", "error": "nan"}'}
+    )
     ray = Ray({"one": [[BEGUN, said]], "two": [[BEGUN, ENDED]]})
     first = study(ray)
     assert [event.error for event in first if isinstance(event, Broke)] == ["on amber: the loss became nan"]
@@ -230,7 +242,9 @@ def test_when_the_time_is_up_nothing_is_begun(study):
     assert ray.sent == []
 
 
-def test_when_the_time_is_up_what_is_under_way_stops_at_a_checkpoint(study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_when_the_time_is_up_what_is_under_way_stops_at_a_checkpoint(
+    study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """Of three: one is complete by then, one stops after its epoch, and one has not begun."""
     now = [0.0]
     monkeypatch.setattr(driver.time, "monotonic", lambda: now[0])
@@ -244,7 +258,16 @@ def test_when_the_time_is_up_what_is_under_way_stops_at_a_checkpoint(study, tmp_
     ray = Late({"one": [[BEGUN, ENDED]], "two": [[BEGUN, BEGUN, last, ENDED]], "three": [[BEGUN]], "four": [[BEGUN]]})
     monkeypatch.setattr(ray, "wait", lambda streams, num_returns, timeout: (streams[:1], streams[1:]))
     events = study(ray, hours=0.1)
-    assert shown(events) == ["Began one", "Ended one", "Began two", "Began two", "Trained two", "Broke two", "Broke three", "Broke four"]
+    assert shown(events) == [
+        "Began one",
+        "Ended one",
+        "Began two",
+        "Began two",
+        "Trained two",
+        "Broke two",
+        "Broke three",
+        "Broke four",
+    ]
     assert all(event.later for event in events if isinstance(event, Broke))
     assert ray.cancelled == 3
     assert (tmp_path / f"{1:016x}" / "epochs.jsonl").exists()
@@ -331,11 +354,16 @@ def test_what_answers_but_is_no_ray_is_said_too(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_cluster_that_refuses_is_quoted(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(join, "_TRIAL", "print('much'); raise RuntimeError('first line\\nVersion mismatch: 2.1 and 2.2')")
+    monkeypatch.setattr(
+        join, "_TRIAL", "print('much'); raise RuntimeError('first line\\nVersion mismatch: 2.1 and 2.2')"
+    )
     assert "the Ray cluster auto cannot be joined (Version mismatch: 2.1 and 2.2)" in unreachable("auto")
 
 
 def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(FavoritError, match=r"needs the package ray: pip install 'favorit\[ray\]'"), join.joined("local"):
+    with (
+        pytest.raises(FavoritError, match=r"needs the package ray: pip install 'favorit\[ray\]'"),
+        join.joined("local"),
+    ):
         pytest.fail("nothing is joined")

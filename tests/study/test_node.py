@@ -40,7 +40,14 @@ def order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Order]:
     monkeypatch.chdir(tmp_path)
     before = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield Order(out="OUT", folder=str(tmp_path / "absent"), data_dir=None, accelerator="cpu", wanted={"CPU": 1}, checkpoint_seconds=1e9)
+    yield Order(
+        out="OUT",
+        folder=str(tmp_path / "absent"),
+        data_dir=None,
+        accelerator="cpu",
+        wanted={"CPU": 1},
+        checkpoint_seconds=1e9,
+    )
     torch.set_num_threads(before)
 
 
@@ -130,7 +137,9 @@ def test_names_that_are_no_files_of_a_run_are_refused_here_too(order: Order, tmp
     assert not list(tmp_path.rglob("evil.json"))
 
 
-def test_data_in_a_relative_place_are_found_where_the_driver_is(order: Order, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_data_in_a_relative_place_are_found_where_the_driver_is(
+    order: Order, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     pictures(tmp_path / "mine" / "photos", {"cat": 30, "dog": 30})
     monkeypatch.chdir(tmp_path / "mine")
     task = task_of(tiny(data=dict(name="folder:photos"), train=dict(epochs=1)))

@@ -139,11 +139,16 @@ def test_packing_beside_the_folders_lists_each_run_once(runs, command):
     assert {each.outcome for each in pack_all(runs, runs)} == {"present", "unfinished"}
 
 
-@pytest.mark.parametrize("verb", [["runs", "pack", "RUNS", "--to"], ["study", "run", "quickstart", "--pack"]], ids=["runs", "study"])
+@pytest.mark.parametrize(
+    "verb", [["runs", "pack", "RUNS", "--to"], ["study", "run", "quickstart", "--pack"]], ids=["runs", "study"]
+)
 def test_file_in_place_of_the_folder_for_packed_runs_is_one_line(runs, tmp_path: Path, command, verb):
     (tmp_path / "file").write_text("mine")
     code, _, err = command(*(runs if word == "RUNS" else word for word in verb), tmp_path / "file")
-    assert (code, err) == (2, f"favorit: {tmp_path / 'file'} is a file: packed runs need a folder, which is made if there is none\n")
+    assert (code, err) == (
+        2,
+        f"favorit: {tmp_path / 'file'} is a file: packed runs need a folder, which is made if there is none\n",
+    )
 
 
 def test_unfinished_run_is_not_packed(runs, tmp_path: Path):
@@ -182,7 +187,9 @@ def test_train_config_takes_a_run_and_gives_the_same_identifier(runs, tmp_path: 
 
 
 @pytest.mark.parametrize("verb", [["evaluate"], ["predict"], ["doctor"]], ids=" ".join)
-def test_command_printed_for_a_packed_run_brings_its_weights(runs, tmp_path: Path, command, monkeypatch: pytest.MonkeyPatch, verb):
+def test_command_printed_for_a_packed_run_brings_its_weights(
+    runs, tmp_path: Path, command, monkeypatch: pytest.MonkeyPatch, verb
+):
     monkeypatch.chdir(tmp_path)
     packed = favorit.pack(runs / complete(runs)[0], "results/runs")
     shutil.rmtree(runs)
@@ -215,7 +222,9 @@ def test_damaged_packed_run_as_config_is_one_line(tmp_path: Path, command, conte
 def test_compare_of_packed_and_full_runs_is_the_same(runs, tmp_path: Path):
     a, b = (runs / identifier for identifier in complete(runs))
     packed = [favorit.pack(path, tmp_path / "packs").path for path in (a, b)]
-    assert compare([packed[0]], [b]) == compare([a], [packed[1]]) == compare([packed[0]], [packed[1]]) == compare([a], [b])
+    assert (
+        compare([packed[0]], [b]) == compare([a], [packed[1]]) == compare([packed[0]], [packed[1]]) == compare([a], [b])
+    )
 
 
 # Studies
@@ -223,7 +232,9 @@ def test_compare_of_packed_and_full_runs_is_the_same(runs, tmp_path: Path):
 
 @pytest.fixture(scope="module")
 def studied(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, list[TaskEvent]]:
-    """A study of four points, two of which diverge, run with `pack`: its folder, that of packed runs, and its events."""
+    """A study of four points, two of which diverge, run with `pack`: its folder, that of packed runs, and its
+    events.
+    """
     place = tmp_path_factory.mktemp("studied")
     events: list[TaskEvent] = []
     run(STUDY, place / "runs", pack=place / "packs", accelerator="cpu", listen=events.append)
@@ -242,7 +253,14 @@ def test_study_packs_each_run_before_its_end_is_told(tmp_path: Path):
             seen.append((tmp_path / "packs" / f"{event.task.id}.zip").exists())
 
     seen: list[bool] = []
-    run(STUDY, tmp_path / "runs", pack=tmp_path / "packs", options=Options(only="lr=0.01*"), accelerator="cpu", listen=listen)
+    run(
+        STUDY,
+        tmp_path / "runs",
+        pack=tmp_path / "packs",
+        options=Options(only="lr=0.01*"),
+        accelerator="cpu",
+        listen=listen,
+    )
     assert seen == [True, True]
 
 
@@ -256,7 +274,9 @@ def test_packed_runs_count_as_done(studied, tmp_path: Path, place):
     report = run(STUDY, **places, accelerator="cpu", listen=events.append)
     assert (events, len(report.results), len(report.errors), report.missing) == ([], 2, 2, {})
     assert all("failed before" in error for error in report.errors.values())
-    assert [each for each in files(copy) if ".studies" not in each[0]] == [each for each in before if ".studies" not in each[0]]
+    assert [each for each in files(copy) if ".studies" not in each[0]] == [
+        each for each in before if ".studies" not in each[0]
+    ]
 
 
 def test_status_and_plan_of_packed_runs_are_those_of_full_ones(studied, tmp_path: Path):
@@ -301,7 +321,9 @@ def test_run_that_cannot_be_packed_is_named_and_stops_nothing(tmp_path: Path, mo
 
 def test_study_command_packs_and_status_takes_runs(tmp_path: Path, command):
     path = tmp_path / "tiny.py"
-    path.write_text(f"from favorit.study import Study, product\nSTUDY = Study('tiny', 'Does it?', {BASE!r}, product(seed=[0, 1]))\n")
+    path.write_text(
+        f"from favorit.study import Study, product\nSTUDY = Study('tiny', 'Does it?', {BASE!r}, product(seed=[0, 1]))\n"
+    )
     places = ("--out", tmp_path / "runs", "--pack", tmp_path / "packs")
     code, _, errors = finish(start("-m", "favorit", "study", "run", path, *places, "--accelerator", "cpu"))
     assert (code, errors) == (0, "")

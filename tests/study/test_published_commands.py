@@ -97,7 +97,9 @@ def test_best_test_epoch_is_a_column_of_its_own_only_for_watched_runs(tmp_path: 
     ids = index(tmp_path, Options())
     write(tmp_path, ids[STANDARD], 0.73, best_test=None)
     assert "test-selected" not in status()
-    write(tmp_path, ids["data=mnist layout=all_standard"], 0.98, best_test={"accuracy": 0.985, "loss": 0.1, "epoch": 40})
+    write(
+        tmp_path, ids["data=mnist layout=all_standard"], 0.98, best_test={"accuracy": 0.985, "loss": 0.1, "epoch": 40}
+    )
     said = status()
     assert "best test (test-selected)" in said
     assert "98.50%" in line(said, "data=mnist layout=all_standard ")
@@ -112,9 +114,17 @@ def test_shortened_runs_say_so_above_the_table(tmp_path: Path, status: Command):
 
 @pytest.mark.parametrize("width", [80, 120])
 @pytest.mark.parametrize("more", [[], ["--published"]])
-def test_tables_fit_the_terminal(tmp_path: Path, status: Command, monkeypatch: pytest.MonkeyPatch, width: int, more: list[str]):
+def test_tables_fit_the_terminal(
+    tmp_path: Path, status: Command, monkeypatch: pytest.MonkeyPatch, width: int, more: list[str]
+):
     for number, identifier in enumerate(index(tmp_path, Options()).values()):
-        write(tmp_path, identifier, 0.7, flags=["watched"] * (number % 2), best_test={"accuracy": 0.71, "loss": 1.0, "epoch": 3})
+        write(
+            tmp_path,
+            identifier,
+            0.7,
+            flags=["watched"] * (number % 2),
+            best_test={"accuracy": 0.71, "loss": 1.0, "epoch": 3},
+        )
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     monkeypatch.setenv("COLUMNS", str(width))
     table, _, _ = status(*more).partition("\nnot shown on")
@@ -142,10 +152,17 @@ def test_json_has_every_published_number(tmp_path: Path, status: Command):
     write(tmp_path, index(tmp_path, Options())[STANDARD], 0.7396)
     told = json.loads(status("--published", "--json"))
     assert (len(told["published"]), len(told["unmatched"])) == (360, 9)
-    (accuracy,) = [each for each in told["published"] if (each["point"], each["quantity"]) == (STANDARD, "test accuracy")]
+    (accuracy,) = [
+        each for each in told["published"] if (each["point"], each["quantity"]) == (STANDARD, "test accuracy")
+    ]
     assert accuracy["published"] == 72.96
     assert accuracy["difference"] == pytest.approx(1.0)
-    assert (accuracy["table"], accuracy["row"], accuracy["unit"], accuracy["hardware"]) == ("hybrids", 90, "%", "Apple M3 (MPS)")
+    assert (accuracy["table"], accuracy["row"], accuracy["unit"], accuracy["hardware"]) == (
+        "hybrids",
+        90,
+        "%",
+        "Apple M3 (MPS)",
+    )
 
 
 def test_json_without_published_lists_the_points(tmp_path: Path, status: Command):
@@ -153,7 +170,11 @@ def test_json_without_published_lists_the_points(tmp_path: Path, status: Command
     said = json.loads(status("--json"))
     assert (said["study"], said["scale"], said["protocol"]) == ("hybrids", "published", "published")
     told = {each["name"]: each for each in said["points"]}
-    assert (told[STANDARD]["status"], told[STANDARD]["accuracy"], len(told)) == ("complete", 0.7396, len(load_study("hybrids").points))
+    assert (told[STANDARD]["status"], told[STANDARD]["accuracy"], len(told)) == (
+        "complete",
+        0.7396,
+        len(load_study("hybrids").points),
+    )
     assert (told[STANDARD]["published"], told[STANDARD]["flags"]) == ([72.96], ["augmented-test"])
     (group,) = said["groups"]
     assert (group["group"], group["mean"], group["n"], group["published"]) == (STANDARD, 0.7396, 1, [72.96])

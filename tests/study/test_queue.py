@@ -1,4 +1,6 @@
-"""The results queue: every missing run once, in order, packed as it ends; a kill at any moment loses nothing and repeats nothing."""
+"""The results queue: every missing run once, in order, packed as it ends; a kill at any moment loses nothing and
+repeats nothing.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,10 @@ def names(queue: Queue) -> list[tuple[str, str]]:
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        ({"study": "hybird"}, "unknown study (or the path of a .py file with STUDY = ...) 'hybird': did you mean 'hybrids'"),
+        (
+            {"study": "hybird"},
+            "unknown study (or the path of a .py file with STUDY = ...) 'hybird': did you mean 'hybrids'",
+        ),
         ({"study": "quickstart", "scale": "smal"}, "unknown scale of study quickstart 'smal'"),
         ({"study": "quickstart", "only": ["layout=gelu"]}, "no point matches 'layout=gelu'"),
         ({"study": "quickstart", "seed": [1]}, "unknown field of QueueEntry 'seed': did you mean 'seeds'"),
@@ -76,7 +81,9 @@ def test_bad_entry_is_one_line_and_the_others_are_kept(tmp_path: Path, study: Pa
     assert len(queue.missing()) == 3
 
 
-@pytest.mark.parametrize(("text", "message"), [("a: 1", "must be a list of entries"), ("[", "is not YAML"), (None, "no such file")])
+@pytest.mark.parametrize(
+    ("text", "message"), [("a: 1", "must be a list of entries"), ("[", "is not YAML"), (None, "no such file")]
+)
 def test_file_that_is_no_queue_is_one_line(tmp_path: Path, text: str | None, message: str):
     path = tmp_path / "queue.yaml"
     if text is not None:
@@ -139,7 +146,9 @@ def test_queue_trains_and_packs_every_run_and_then_has_nothing_to_do(tmp_path: P
     ended = [event.task.name for _, event in run_queue(queue) if isinstance(event, Ended)]
     assert ended == ["layout=uniform", "layout=softmax", "layout=relu"]
     assert queue.missing() == []
-    assert [len(part.report.results) for part in queue.parts] == [1, 3], "the run that both entries name is done in both"
+    assert [len(part.report.results) for part in queue.parts] == [1, 3], (
+        "the run that both entries name is done in both"
+    )
     assert len(list((tmp_path / "packed").glob("*.zip"))) == 3
     again = planned(tmp_path, *entries)
     assert again.missing() == []
@@ -156,10 +165,18 @@ def test_packed_run_counts_as_done_without_its_folder(tmp_path: Path, study: Pat
 
 
 def test_time_left_is_that_of_alike_runs(tmp_path: Path, study: Path):
-    queue = planned(tmp_path, {"study": str(study), "only": ["softmax"], "seeds": [0, 1]}, {"study": str(study), "only": ["relu"]})
+    queue = planned(
+        tmp_path, {"study": str(study), "only": ["softmax"], "seeds": [0, 1]}, {"study": str(study), "only": ["relu"]}
+    )
     first = next(iter(queue.missing()))[1]
     images = 86 * 3
-    result = {"epochs": 3, "total_seconds": 20.0, "inference_seconds": 1.8, "test": {"accuracy": 0.5}, "environment": {}}
+    result = {
+        "epochs": 3,
+        "total_seconds": 20.0,
+        "inference_seconds": 1.8,
+        "test": {"accuracy": 0.5},
+        "environment": {},
+    }
     queue.hear(Ended(first, result))
     left = queue.seconds_left(1)
     assert left == pytest.approx(2 * 21.8), "another seed of the same shape, and a run of the same study"
@@ -185,7 +202,8 @@ def test_command_prints_a_line_for_each_run_and_discards_weights(tmp_path: Path,
     assert last == "1 entry, 3 runs: 3 done, 0 failed, 0 to do"
     assert lines[0] == "1 entry, 3 runs: 0 done, 0 failed, 3 to do"
     assert [line.split("   ")[0] for line in lines[1:]] == [
-        f"[{number}/3] {study} small: layout={layout}" for number, layout in enumerate(("softmax", "uniform", "relu"), 1)
+        f"[{number}/3] {study} small: layout={layout}"
+        for number, layout in enumerate(("softmax", "uniform", "relu"), 1)
     ]
     assert all("test " in line for line in lines[1:])
     assert "left" in lines[1]

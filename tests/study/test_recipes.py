@@ -1,4 +1,6 @@
-"""The built-in studies train what their reports describe: one test for each correction that an audit asked for (SYSTEMS.md, section 6)."""
+"""The built-in studies train what their reports describe: one test for each correction that an audit asked for
+(SYSTEMS.md, section 6).
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def of_preset(study: str, name: str, **options: object) -> list[RunConfig]:
 
 def flags(study: str, pattern: str) -> str:
     found = load_study(study)
-    return " ".join(sentence for point in found.named(Options()) if pattern in point.name for sentence in found.flagged(point.name))
+    return " ".join(
+        sentence for point in found.named(Options()) if pattern in point.name for sentence in found.flagged(point.name)
+    )
 
 
 # all reports
@@ -121,12 +125,25 @@ def test_wishes_of_the_kernels_report_are_points():
     assert any(config.train.class_weights == (1, 1, 1, 1.5, 1, 1.5, 1, 1, 1, 1) for config in found)
     assert any("classes=(3, 5)" in (config.data.augment or "") for config in found)
     performers = {config.model.performer for config in found}
-    for part in ("clamp=5.0", "clamp=20.0", "temperature=True", "sincos", "elu(m=256, alpha=0.25, raw=True", "mixture(raw=True, eps=1e-6)"):
+    for part in (
+        "clamp=5.0",
+        "clamp=20.0",
+        "temperature=True",
+        "sincos",
+        "elu(m=256, alpha=0.25, raw=True",
+        "mixture(raw=True, eps=1e-6)",
+    ):
         assert any(part in performer for performer in performers), part
 
 
 def test_deviations_of_kernels_are_said():
-    for kernel, said in [("elu", "shifted"), ("gelu", "multiplied"), ("learned", "softplus"), ("mixture", "sigmoid"), ("exp", "tuned on")]:
+    for kernel, said in [
+        ("elu", "shifted"),
+        ("gelu", "multiplied"),
+        ("learned", "softplus"),
+        ("mixture", "sigmoid"),
+        ("exp", "tuned on"),
+    ]:
         assert said in flags("kernels", f"conv-{kernel}"), kernel
 
 

@@ -37,7 +37,9 @@ def test_published_row_maps_to_one_group_of_points_or_has_a_reason(table, number
 
 def test_rows_without_a_point_are_those_of_imagenet_and_of_checkpoints():
     found = {(each.table, each.row) for study, _ in MAPPED.values() for each in unmatched(study.published)}
-    assert found == {("linear_attention", row) for row in (3, 5, 12, 14)} | {("synthetic_imagenet", row) for row in range(1, 10)}
+    assert found == {("linear_attention", row) for row in (3, 5, 12, 14)} | {
+        ("synthetic_imagenet", row) for row in range(1, 10)
+    }
 
 
 def headline(study: Study, name: str, options: Options | None = None) -> list[Any]:
@@ -48,7 +50,11 @@ def headline(study: Study, name: str, options: Options | None = None) -> list[An
 @pytest.mark.parametrize(
     ("study", "changes", "values"),
     [
-        ("hybrids", {"data.name": "cifar10", "model.layout": "performer_first", "model.performer": "favor(m=128)"}, [74.29]),
+        (
+            "hybrids",
+            {"data.name": "cifar10", "model.layout": "performer_first", "model.performer": "favor(m=128)"},
+            [74.29],
+        ),
         ("hybrids", {"data.name": "mnist", "model.layout": "all_standard"}, [98.54]),
         ("hybrids", {"data.name": "mnist", "model.layout": "uniform"}, []),
         ("kernels", {"data.name": "cifar10", "model.preset": "conv-elu", "train.lr": 1e-4}, [76.29]),
@@ -67,7 +73,13 @@ def test_point_has_its_published_accuracy(study, changes, values):
 
 
 def test_point_shared_by_three_sweeps_has_three_references():
-    fields = {"data.name": "cifar10", "model.depth": 6, "model.dim": 128, "train.lr": 1e-4, "model.preset": "performer-relu"}
+    fields = {
+        "data.name": "cifar10",
+        "model.depth": 6,
+        "model.dim": 128,
+        "train.lr": 1e-4,
+        "model.preset": "performer-relu",
+    }
     study = load_study("vit-variants")
     (point,) = [point for point in study.named(Options()) if agrees(fields, point.changes)]
     assert headline(study, point.group) == [65.0, 64.5, 64.0]
@@ -75,7 +87,11 @@ def test_point_shared_by_three_sweeps_has_three_references():
 
 def test_relu_point_of_the_kernels_has_its_scores_per_class():
     study = load_study("kernels")
-    points = [point for point in study.named(Options()) if agrees({"data.name": "cifar10", "model.preset": "conv-relu"}, point.changes)]
+    points = [
+        point
+        for point in study.named(Options())
+        if agrees({"data.name": "cifar10", "model.preset": "conv-relu"}, point.changes)
+    ]
     found = {reference.quantity.name: reference.value for reference in study.references(points[0])}
     assert (found["recall, cat"], found["f1, mean over classes"], found["test accuracy"]) == (75.0, 87.0, 87.39)
 
@@ -88,7 +104,13 @@ def test_seeds_of_a_variant_share_its_references():
 
 
 def test_published_row_with_an_unknown_field_is_an_error():
-    mine = Study("mine", "?", {}, product({"seed": [0]}), published=(Published("hybrids", lambda row: {"model.layot": row["layout"]}),))
+    mine = Study(
+        "mine",
+        "?",
+        {},
+        product({"seed": [0]}),
+        published=(Published("hybrids", lambda row: {"model.layot": row["layout"]}),),
+    )
     with pytest.raises(FavoritError, match=r"unknown field of a run 'model\.layot'"):
         mine.group_references(Options())
 
@@ -97,12 +119,21 @@ def test_published_row_with_an_unknown_field_is_an_error():
 
 
 def result(accuracy: float, seconds: float = 20.0, **environment: Any) -> dict[str, Any]:
-    return {"test": {"accuracy": accuracy}, "train_accuracy": 0.9, "train_seconds_per_epoch": seconds, "environment": environment}
+    return {
+        "test": {"accuracy": accuracy},
+        "train_accuracy": 0.9,
+        "train_seconds_per_epoch": seconds,
+        "environment": environment,
+    }
 
 
 def hybrid_pairs(*results: dict[str, Any]) -> dict[str, Any]:
     references = load_study("hybrids").group_references(Options())
-    found = pairs(references, {"data=cifar10 layout=all_standard": [(each, []) for each in results]}, ["data=cifar10 layout=all_standard"])
+    found = pairs(
+        references,
+        {"data=cifar10 layout=all_standard": [(each, []) for each in results]},
+        ["data=cifar10 layout=all_standard"],
+    )
     return {pair.reference.quantity.name: pair for pair in found}
 
 
@@ -113,14 +144,21 @@ def test_ours_is_the_mean_over_runs_with_its_difference():
 
 
 def test_times_come_from_runs_that_had_the_machine_alone_and_have_a_ratio():
-    runs = [result(0.7, 10.0, workers=1), result(0.7, 90.0, workers=2), result(0.7, 90.0, workers=1, nice=10), result(0.7, 14.0, nice=0)]
+    runs = [
+        result(0.7, 10.0, workers=1),
+        result(0.7, 90.0, workers=2),
+        result(0.7, 90.0, workers=1, nice=10),
+        result(0.7, 14.0, nice=0),
+    ]
     found = hybrid_pairs(*runs)["training time per epoch"]
     assert (found.ours, found.runs, found.difference) == (12.0, 2, None)
     assert found.ratio == pytest.approx(12.0 / 28.362)
 
 
 def test_ours_is_none_where_no_run_exists():
-    assert all((pair.ours, pair.difference, pair.ratio, pair.runs) == (None, None, None, 0) for pair in hybrid_pairs().values())
+    assert all(
+        (pair.ours, pair.difference, pair.ratio, pair.runs) == (None, None, None, 0) for pair in hybrid_pairs().values()
+    )
 
 
 # Runs that do not know their study
@@ -142,7 +180,11 @@ def test_run_of_a_point_is_found_with_its_published_accuracies(name):
 
 
 def test_shorter_run_with_another_seed_belongs_to_the_point_and_says_what_differs():
-    (config,) = [config for point, config, _ in configs("hybrids") if point.name == "data=cifar10 layout=intertwined performer=relu(m=64)"]
+    (config,) = [
+        config
+        for point, config, _ in configs("hybrids")
+        if point.name == "data=cifar10 layout=intertwined performer=relu(m=64)"
+    ]
     spelled = config.model.replace(layout="relu(m=64)|softmax", image_size=32)
     found = published_accuracy(config.replace(model=spelled, train=config.train.replace(epochs=5), seed=7))
     assert [reference.value for reference in found.references] == [73.67]

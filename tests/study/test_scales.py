@@ -34,7 +34,10 @@ def test_published_scale_is_the_study_itself():
 
 def test_scale_is_part_of_the_run_id():
     same = Study("mine", "?", BASE, POINTS, scales={"small": Scale(), "tiny": Scale()})
-    ids = {scale: [task.id for task in make_plan(same, Options(scale=scale)).tasks] for scale in ("published", "small", "tiny")}
+    ids = {
+        scale: [task.id for task in make_plan(same, Options(scale=scale)).tasks]
+        for scale in ("published", "small", "tiny")
+    }
     assert len({identifier for own in ids.values() for identifier in own}) == 9
 
 
@@ -44,7 +47,9 @@ def test_every_study_has_a_smoke_scale():
 
 
 def test_unknown_scale_is_one_line_with_those_there_are():
-    with pytest.raises(FavoritError, match="unknown scale of study mine 'smal': did you mean 'small'\\? known: published, small, smoke"):
+    with pytest.raises(
+        FavoritError, match="unknown scale of study mine 'smal': did you mean 'small'\\? known: published, small, smoke"
+    ):
         STUDY.named(Options(scale="smal"))
     with pytest.raises(FavoritError, match="unknown scale of study quickstart 'small'"):
         load_study("quickstart").named(Options(scale="small"))
@@ -71,7 +76,9 @@ def test_several_patterns_keep_points_that_match_one():
 def test_pattern_means_all_seeds_of_a_variant():
     found = STUDY.named(Options(only="layout=*x", seeds=(0, 1)))
     assert [point.name for point in found] == ["layout=softmax seed=0", "layout=softmax seed=1"]
-    assert [point.name for point in STUDY.named(Options(only="*=softmax seed=1", seeds=(0, 1)))] == ["layout=softmax seed=1"]
+    assert [point.name for point in STUDY.named(Options(only="*=softmax seed=1", seeds=(0, 1)))] == [
+        "layout=softmax seed=1"
+    ]
 
 
 @pytest.mark.parametrize("name", REPORTS)

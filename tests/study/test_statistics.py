@@ -1,4 +1,6 @@
-"""Intervals that cover what they say, tests that reject as often as they say, and comparisons that name what else differs."""
+"""Intervals that cover what they say, tests that reject as often as they say, and comparisons that name what else
+differs.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,9 @@ def test_the_t_interval_covers_95_of_100():
 # Two variants on the same images: a shared difficulty of each image makes them agree
 
 
-def outcomes(generator: np.random.Generator, images: int, skill: float, seeds: int = 1, spread: float = 0.0, noise: float = 0.5) -> Any:
+def outcomes(
+    generator: np.random.Generator, images: int, skill: float, seeds: int = 1, spread: float = 0.0, noise: float = 0.5
+) -> Any:
     """A function of difficulties (images) -> (seeds, images): right where skill outweighs difficulty and noise."""
 
     def draw(difficulty: np.ndarray) -> np.ndarray:
@@ -114,7 +118,9 @@ def test_the_bootstrap_is_that_of_resampled_images():
 
 
 def test_pairing_narrows_the_interval():
-    """Two runs that differ in five images of 400 are told apart from chance much better than two unrelated ones of the same accuracy."""
+    """Two runs that differ in five images of 400 are told apart from chance much better than two unrelated ones of the
+    same accuracy.
+    """
     a = np.arange(400) < 300
     b = a.copy()
     b[:5] = False
@@ -188,14 +194,21 @@ def test_mcnemar_sees_a_difference_that_is_there():
 def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[favorit.Run]]:
     out = tmp_path_factory.mktemp("runs")
     layouts = {"softmax": "softmax", "relu": "relu(m=8)"}
-    return {name: [fit(out, tiny(model=dict(layout=layout), seed=seed))[0] for seed in (0, 1)] for name, layout in layouts.items()}
+    return {
+        name: [fit(out, tiny(model=dict(layout=layout), seed=seed))[0] for seed in (0, 1)]
+        for name, layout in layouts.items()
+    }
 
 
-def written(folder: Path, config: RunConfig, correct: np.ndarray, labels: np.ndarray, parameters: int = 1000, **result: Any) -> favorit.Run:
+def written(
+    folder: Path, config: RunConfig, correct: np.ndarray, labels: np.ndarray, parameters: int = 1000, **result: Any
+) -> favorit.Run:
     """A run as training leaves it, with chosen predictions."""
     folder.mkdir()
     run = RunFolder(folder)
-    run.write_config({"id": folder.name, "layers": config.model.layout, "config": config.model_dump(mode="json"), "data": {}})
+    run.write_config(
+        {"id": folder.name, "layers": config.model.layout, "config": config.model_dump(mode="json"), "data": {}}
+    )
     run.write_result({"status": "complete", "test": {}, "parameters": parameters, **result})
     predicted = np.where(correct, labels, (labels + 1) % 3)
     np.savez_compressed(folder / "predictions.npz", logits=np.eye(3)[predicted], labels=labels)
@@ -227,16 +240,23 @@ def test_the_sentence_says_what_the_numbers_say(tmp_path: Path):
     b = written(tmp_path / "b", tiny(), np.arange(1000) < 500, LABELS)
     c = written(tmp_path / "c", tiny(), np.arange(1000)[::-1] < 500, LABELS)
     above = compare([a.path], [b.path])
-    assert above.sentence == "relu is 0.8 points above all_standard on the same 1,000 images (95 % interval 0.3 to 1.4): distinguishable"
+    assert (
+        above.sentence
+        == "relu is 0.8 points above all_standard on the same 1,000 images (95 % interval 0.3 to 1.4): distinguishable"
+    )
     below = compare([b.path], [a.path])
     assert "all_standard is 0.8 points below relu" in below.sentence
-    assert (below.difference.low, below.difference.high) == pytest.approx((-above.difference.high, -above.difference.low), abs=1e-3)
+    assert (below.difference.low, below.difference.high) == pytest.approx(
+        (-above.difference.high, -above.difference.low), abs=1e-3
+    )
     assert compare([a.path], [c.path]).sentence.endswith("): not distinguishable")
 
 
 def test_variants_of_one_mixer_are_told_apart_by_their_runs(tmp_path: Path):
     recipes = {"a": 0.1, "b": 0.2}
-    runs = [written(tmp_path / (name * 16), tiny(train=dict(lr=lr)), LABELS == 0, LABELS) for name, lr in recipes.items()]
+    runs = [
+        written(tmp_path / (name * 16), tiny(train=dict(lr=lr)), LABELS == 0, LABELS) for name, lr in recipes.items()
+    ]
     found = compare([runs[0].path], [runs[1].path])
     assert (found.a, found.b) == ("all_standard (aaaaaaaa)", "all_standard (bbbbbbbb)")
 
@@ -246,10 +266,22 @@ DIFFERENCES: dict[str, tuple[dict[str, Any], int, list[str]]] = {
     "mixer and position": (dict(model=dict(layout="relu", position="rope2d")), 1080, []),
     "seed": (dict(seed=3), 1000, []),
     "spelling": (dict(model=dict(stem="patch(size=(4, 4))"), train=dict(optimizer="adamw()")), 1000, []),
-    "stem": (dict(model=dict(stem="conv(channels=(4,))")), 1000, ["stem patch against conv(channels=(4,))", "tokens 4 against 16"]),
-    "tokens": (dict(model=dict(stem="patch(2)")), 1000, ["stem patch against patch(size=(2, 2))", "tokens 4 against 16"]),
+    "stem": (
+        dict(model=dict(stem="conv(channels=(4,))")),
+        1000,
+        ["stem patch against conv(channels=(4,))", "tokens 4 against 16"],
+    ),
+    "tokens": (
+        dict(model=dict(stem="patch(2)")),
+        1000,
+        ["stem patch against patch(size=(2, 2))", "tokens 4 against 16"],
+    ),
     "parameters": (dict(model=dict(dim=16)), 1101, ["parameters 1,000 against 1,101"]),
-    "recipe": (dict(train=dict(lr=0.02, clip=1.0)), 1000, ["train.lr 0.01 against 0.02", "train.clip none against 1.0"]),
+    "recipe": (
+        dict(train=dict(lr=0.02, clip=1.0)),
+        1000,
+        ["train.lr 0.01 against 0.02", "train.clip none against 1.0"],
+    ),
     "data": (dict(data=dict(augment="flip")), 1000, ["data.augment none against flip"]),
 }
 
@@ -346,7 +378,9 @@ def test_the_command_shows_published_accuracies_of_runs_of_a_built_in_study(tmp_
     assert "published difference: +1.31 points (hybrids rows 43 and 90, section 6, Table 2; Bennouna" in out
     assert "is not the published recipe: train.epochs 5 instead of 50" in out
     told = json.loads(compare_command(capsys, a.path, b.path, "--json"))
-    assert told["published_a"]["values"] == [{"table": "hybrids", "row": 43, "value": 74.27, "place": "section 6, Table 2"}]
+    assert told["published_a"]["values"] == [
+        {"table": "hybrids", "row": 43, "value": 74.27, "place": "section 6, Table 2"}
+    ]
     assert told["published_differences"][0]["low"] == pytest.approx(1.31)
 
 

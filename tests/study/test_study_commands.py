@@ -21,7 +21,11 @@ from favorit.training import Epoch
 from favorit.training.folder import RunFolder
 from training_helpers import DATA, MODEL, Outcome, assert_bit_equal, files, finish, fit, start
 
-BASE: dict[str, Any] = {"data.name": DATA, "train.batch_size": 16, **{f"model.{key}": value for key, value in MODEL.items()}}
+BASE: dict[str, Any] = {
+    "data.name": DATA,
+    "train.batch_size": 16,
+    **{f"model.{key}": value for key, value in MODEL.items()},
+}
 TINY = {"train.lr": [0.01, 1e30], "seed": [0, 1]}
 
 Command = Callable[..., tuple[int, str]]
@@ -42,13 +46,17 @@ def study(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
 
 def write(path: Path, points: dict[str, list[Any]], **changes: Any) -> Path:
     base = {**BASE, "train.epochs": 2, **changes}
-    path.write_text(f"from favorit.study import Study, product\nSTUDY = Study('tiny', 'Does it?', {base!r}, product({points!r}))\n")
+    path.write_text(
+        f"from favorit.study import Study, product\nSTUDY = Study('tiny', 'Does it?', {base!r}, product({points!r}))\n"
+    )
     return path
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, int, str]:
-    """A study of four points, two of which diverge, run by the command in a process of its own: its file, folder, status and output."""
+    """A study of four points, two of which diverge, run by the command in a process of its own: its file, folder,
+    status and output.
+    """
     place = tmp_path_factory.mktemp("study")
     path, out = write(place / "tiny.py", TINY), place / "runs"
     code = "from favorit.cli.study import app; app()"
@@ -143,11 +151,17 @@ def test_list_has_every_study_with_its_question(study: Command):
     status, said = study("list")
     assert status == 0
     for name in ("vit-variants", "kernels", "hybrids", "linear-attention", "positions", "quickstart"):
-        assert re.search(rf"^{name} +{len(load_study(name).points)}  {re.escape(load_study(name).question)}$", said, re.M)
+        assert re.search(
+            rf"^{name} +{len(load_study(name).points)}  {re.escape(load_study(name).question)}$", said, re.M
+        )
 
 
-def test_what_cannot_be_fetched_fails_and_the_rest_is_done(tmp_path: Path, study: Command, monkeypatch: pytest.MonkeyPatch):
-    """Points of data that no source has are listed as failed; the others were finished before, so that no worker is needed."""
+def test_what_cannot_be_fetched_fails_and_the_rest_is_done(
+    tmp_path: Path, study: Command, monkeypatch: pytest.MonkeyPatch
+):
+    """Points of data that no source has are listed as failed; the others were finished before, so that no worker is
+    needed.
+    """
     from favorit.data import sources
 
     monkeypatch.setattr(sources, "_attempts", lambda *_: iter(()))
@@ -204,7 +218,9 @@ def test_tensorboard_has_the_curves_of_each_run_and_a_resumed_one_repeats_no_epo
             assert [value for _, value in found] == pytest.approx(expected, rel=1e-6)
 
 
-def test_tensorboard_that_is_not_installed_starts_nothing(tmp_path: Path, study: Command, monkeypatch: pytest.MonkeyPatch):
+def test_tensorboard_that_is_not_installed_starts_nothing(
+    tmp_path: Path, study: Command, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(FavoritError, match=r"pip install 'favorit\[tensorboard\]'"):
         study("run", "quickstart", "--out", tmp_path / "runs", "--tensorboard")
@@ -220,7 +236,10 @@ BAD: dict[str, tuple[str, str]] = {
     "duplicate points": (text("Points({'seed': 0}, {'seed': 0})"), "points 1 and 2 are the same: seed=0"),
     "duplicate runs": (text("product({'model.layout': ['softmax', 'all_standard']})"), "are the same run"),
     "an unknown field": (text("product({'model.dims': [8]})"), "did you mean 'model.dim'"),
-    "a model that cannot be built": (text("product({'model.stem': ['patch(2)', 'patch(3)']})"), "point 'stem=patch(3)'"),
+    "a model that cannot be built": (
+        text("product({'model.stem': ['patch(2)', 'patch(3)']})"),
+        "point 'stem=patch(3)'",
+    ),
 }
 
 
@@ -239,7 +258,10 @@ def test_a_study_with_a_mistake_starts_nothing(tmp_path: Path, study: Command, v
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["run", "quickstat"], "unknown study (or the path of a .py file with STUDY = ...) 'quickstat': did you mean 'quickstart'"),
+        (
+            ["run", "quickstat"],
+            "unknown study (or the path of a .py file with STUDY = ...) 'quickstat': did you mean 'quickstart'",
+        ),
         (["run", "quickstart", "--seeds", "0;1"], "--seeds 0;1 is not valid"),
         (["run", "quickstart", "--only", "linformer"], "no point matches 'linformer'"),
         (["run", "quickstart", "--protocol", "sounds"], "unknown protocol 'sounds'"),

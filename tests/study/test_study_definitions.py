@@ -36,19 +36,35 @@ def test_names_show_what_differs_with_short_keys():
 
 
 def test_what_follows_from_another_field_is_not_shown():
-    points = Points({"data.name": "mnist", "data.augment": "rotate(5)"}, {"data.name": "digits", "data.augment": "flip"})
-    assert names(points * product(seed=[0, 1])) == ["data=mnist seed=0", "data=mnist seed=1", "data=digits seed=0", "data=digits seed=1"]
+    points = Points(
+        {"data.name": "mnist", "data.augment": "rotate(5)"}, {"data.name": "digits", "data.augment": "flip"}
+    )
+    assert names(points * product(seed=[0, 1])) == [
+        "data=mnist seed=0",
+        "data=mnist seed=1",
+        "data=digits seed=0",
+        "data=digits seed=1",
+    ]
 
 
 def test_a_field_is_shown_where_it_is_given():
-    points = product({"model.layout": ["all_performer"], "model.performer": ["relu", "elu"]}) + product({"model.layout": ["softmax"]})
-    assert names(points) == ["layout=all_performer performer=relu", "layout=all_performer performer=elu", "layout=softmax"]
+    points = product({"model.layout": ["all_performer"], "model.performer": ["relu", "elu"]}) + product(
+        {"model.layout": ["softmax"]}
+    )
+    assert names(points) == [
+        "layout=all_performer performer=relu",
+        "layout=all_performer performer=elu",
+        "layout=softmax",
+    ]
 
 
 def test_seeds_and_folds_come_last_even_where_they_tell_all():
     points = Points({"seed": 0, "model.dim": 32}, {"seed": 1, "model.dim": 64})
     assert names(points) == ["dim=32", "dim=64"]
-    assert names(product({"data.fold": [0, 1], "model.dim": [32, 64]}), {"data.folds": 2})[:2] == ["dim=32 fold=0", "dim=64 fold=0"]
+    assert names(product({"data.fold": [0, 1], "model.dim": [32, 64]}), {"data.folds": 2})[:2] == [
+        "dim=32 fold=0",
+        "dim=64 fold=0",
+    ]
 
 
 def test_a_single_point_has_the_name_of_the_study():
@@ -76,20 +92,24 @@ def test_seeds_take_the_place_of_those_there_are():
 
 
 def test_points_win_over_base_and_fields_over_presets():
-    mine = study(Points({"model.preset": "hybrid-mnist", "model.dim": 32}), {"model.dim": 16, "train.lr": 0.5, "seed": 7})
+    mine = study(
+        Points({"model.preset": "hybrid-mnist", "model.dim": 32}), {"model.dim": 16, "train.lr": 0.5, "seed": 7}
+    )
     (config,) = mine.configs().values()
     expected = {**PRESETS["hybrid-mnist"], "dim": 32}
     assert config == RunConfig(model=expected, train={"lr": 0.5}, seed=7)
 
 
 def test_options_change_every_point():
-    mine = study(product({"train.lr": [0.1, 0.2]}), {"train.epochs": 10, "train.warmup": 5}, sound={"data.validation": 0.2})
+    mine = study(
+        product({"train.lr": [0.1, 0.2]}), {"train.epochs": 10, "train.warmup": 5}, sound={"data.validation": 0.2}
+    )
     found = mine.configs(Options(protocol="sound", epochs=2, subset=64, seeds=(3,)))
     assert {config.train.epochs for config in found.values()} == {2}
     assert {config.train.warmup for config in found.values()} == {1.0}, "shortened in proportion"
-    assert {(config.data.subset, config.data.test_subset, config.data.validation, config.seed) for config in found.values()} == {
-        (64, 64, 0.2, 3)
-    }
+    assert {
+        (config.data.subset, config.data.test_subset, config.data.validation, config.seed) for config in found.values()
+    } == {(64, 64, 0.2, 3)}
     assert {config.data.validation for config in mine.configs().values()} == {0.1}
 
 
@@ -114,11 +134,20 @@ def test_names_do_not_depend_on_what_is_asked_for():
         (lambda: study(Points({"train.epochs": 2}, {})), "study mine: points 1 and 2 are the same"),
         (lambda: study(Points()), "study mine has no points"),
         (lambda: study([{}]), "points are made with product, zip or Points, not list"),
-        (lambda: study(product(), {"model.layot": 1}), "unknown field of a run 'model.layot': did you mean 'model.layout'"),
-        (lambda: study(product(), sound={"train.selct": "best"}), "unknown field of a run 'train.selct': did you mean 'train.select'"),
+        (
+            lambda: study(product(), {"model.layot": 1}),
+            "unknown field of a run 'model.layot': did you mean 'model.layout'",
+        ),
+        (
+            lambda: study(product(), sound={"train.selct": "best"}),
+            "unknown field of a run 'train.selct': did you mean 'train.select'",
+        ),
         (lambda: Study("a/b", "?", {}, product()), "study name 'a/b'"),
         (lambda: Options(protocol="sond"), "unknown protocol 'sond': did you mean 'sound'"),
-        (lambda: study(product({"model.preset": ["hybird"]})).configs(), "study mine, point 'mine': unknown preset 'hybird': did you mean"),
+        (
+            lambda: study(product({"model.preset": ["hybird"]})).configs(),
+            "study mine, point 'mine': unknown preset 'hybird': did you mean",
+        ),
         (
             lambda: study(product({"model.dim": [8, -1], "model.heads": [2]})).configs(),
             "study mine, point 'dim=-1': model: dim=-1 is not valid: input should be greater than or equal to 1",
@@ -153,7 +182,10 @@ def test_a_file_is_a_study_and_may_import_what_lies_beside_it(tmp_path: Path):
         ("import torch\nx = (1,\n", "mine.py, line 2: SyntaxError: '(' was never closed"),
         ("\n\nimport no_such_module\n", "mine.py, line 3: ModuleNotFoundError: No module named 'no_such_module'"),
         ("def f():\n    return 1 / 0\n\nf()\n", "mine.py, line 2: ZeroDivisionError: division by zero"),
-        ("from favorit.study import product\nproduct({'model.dm': [1]})\n", "mine.py, line 2: unknown field of a run 'model.dm'"),
+        (
+            "from favorit.study import product\nproduct({'model.dm': [1]})\n",
+            "mine.py, line 2: unknown field of a run 'model.dm'",
+        ),
         ("raise SystemExit('no')\n", "mine.py, line 1: SystemExit: no"),
         ("STUDIES = 1\n", "mine.py must hold STUDY = Study(name, question, base, points)"),
         (None, "mine.py: no such file"),
@@ -170,7 +202,9 @@ def test_a_file_that_is_no_study_is_one_line(tmp_path: Path, text, message):
 
 
 def test_an_unknown_name_is_an_error_with_near_names():
-    with pytest.raises(FavoritError, match=r"unknown study .*'hybrid': did you mean 'hybrids'\? known: hybrids, kernels"):
+    with pytest.raises(
+        FavoritError, match=r"unknown study .*'hybrid': did you mean 'hybrids'\? known: hybrids, kernels"
+    ):
         load_study("hybrid")
 
 
@@ -204,7 +238,8 @@ def test_the_sweeps_share_one_run():
     shared = [
         point
         for point in load_study("vit-variants").points
-        if (point.get("model.depth"), point.get("model.dim"), point.get("train.lr"), point["data.name"]) == (6, 128, 1e-4, "cifar10")
+        if (point.get("model.depth"), point.get("model.dim"), point.get("train.lr"), point["data.name"])
+        == (6, 128, 1e-4, "cifar10")
     ]
     assert len(shared) == 1
 
@@ -217,7 +252,13 @@ def test_hybrids_are_the_published_grid():
             for kernel in ("relu", "favor"):
                 assert all((data, layout, f"{kernel}(m={m})") in grid for m in features)
     one = grid["cifar10", "intertwined", "relu(m=64)"]
-    assert (one.train.epochs, one.train.batch_size, one.train.lr, one.train.weight_decay, one.seed) == (50, 128, 1e-3, 1e-4, 42)
+    assert (one.train.epochs, one.train.batch_size, one.train.lr, one.train.weight_decay, one.seed) == (
+        50,
+        128,
+        1e-3,
+        1e-4,
+        42,
+    )
     assert (one.data.augment, one.data.augment_test, one.train.select) == ("flip|rotate(5)", True, "last")
 
 

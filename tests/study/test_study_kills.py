@@ -60,12 +60,17 @@ class Server:
     def __init__(self) -> None:
         command = [sys.executable, str(Path(__file__).with_name("study_processes.py"))]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        self.process = subprocess.Popen(command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+        self.process = subprocess.Popen(
+            command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+        )
 
     def ask(self, **job: Any) -> int:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        print(json.dumps({key: str(value) if isinstance(value, Path) else value for key, value in job.items()}), file=self.process.stdin)
+        print(
+            json.dumps({key: str(value) if isinstance(value, Path) else value for key, value in job.items()}),
+            file=self.process.stdin,
+        )
         self.process.stdin.flush()
         return int(self.process.stdout.readline())
 
@@ -110,7 +115,10 @@ def until(holds: Callable[[], Any]) -> Any:
 
 def results(out: Path) -> dict[str, tuple[int, int, bytes]]:
     """What cannot change any more: inode, time and content of each result."""
-    return {path.parent.name: (path.stat().st_ino, path.stat().st_mtime_ns, path.read_bytes()) for path in out.glob("*/result.json")}
+    return {
+        path.parent.name: (path.stat().st_ino, path.stat().st_mtime_ns, path.read_bytes())
+        for path in out.glob("*/result.json")
+    }
 
 
 def ids(path: Path) -> set[str]:
@@ -165,7 +173,9 @@ def test_twenty_kills_at_random_moments(server: Server, tmp_path: Path):
 
     assert server.complete(do="train", study=path, out=tmp_path / "whole") == 0
     for identifier in found:
-        assert_bit_equal(Outcome.of(favorit.Run(out / identifier)), Outcome.of(favorit.Run(tmp_path / "whole" / identifier)))
+        assert_bit_equal(
+            Outcome.of(favorit.Run(out / identifier)), Outcome.of(favorit.Run(tmp_path / "whole" / identifier))
+        )
         left = {each.name for each in (out / identifier).iterdir()}
         assert left == {each.name for each in (tmp_path / "whole" / identifier).iterdir()}
 

@@ -42,7 +42,9 @@ def plan(points: Points, **changes: Any) -> Plan:
 
 @pytest.mark.parametrize("name", built_in())
 def test_every_built_in_study_plans_without_its_data(name, tmp_path: Path):
-    """Each model is built (without weights), each point resolved; those of data that are not there are named with what brings them."""
+    """Each model is built (without weights), each point resolved; those of data that are not there are named with what
+    brings them.
+    """
     study = load_study(name)
     found = make_plan(study, Options(protocol="sound" if study.sound else "published"))
     assert len(found.tasks) == len(study.points)
@@ -86,7 +88,9 @@ def test_the_model_is_built_as_training_would(layout, monkeypatch: pytest.Monkey
     (checked,) = built
     assert all(tensor.is_meta for tensor in checked.state_dict().values())
     expected = create_model(config, seed=0).state_dict()
-    assert {name: tensor.shape for name, tensor in checked.state_dict().items()} == {name: value.shape for name, value in expected.items()}
+    assert {name: tensor.shape for name, tensor in checked.state_dict().items()} == {
+        name: value.shape for name, value in expected.items()
+    }
 
 
 @pytest.mark.parametrize(
@@ -117,7 +121,9 @@ def test_what_training_would_refuse_is_refused_with_the_name_of_the_point(change
 def test_points_that_are_the_same_run_are_refused():
     """relu(64) is relu(m=64), and a layout's name is its pattern."""
     points = product({"model.layout": ["relu(m=64)", "relu(64)"]})
-    with pytest.raises(FavoritError, match=r"points 'layout=relu\(m=64\)' and 'layout=relu\(64\)' are the same run \([0-9a-f]{16}\)"):
+    with pytest.raises(
+        FavoritError, match=r"points 'layout=relu\(m=64\)' and 'layout=relu\(64\)' are the same run \([0-9a-f]{16}\)"
+    ):
         plan(points)
 
 
@@ -138,14 +144,19 @@ def test_status_needs_neither_torch_nor_data_once_planned(tmp_path: Path):
     path.write_text(f"from favorit.study import Study, product\nSTUDY = Study('mine', '?', {base!r}, {points})\n")
     out = tmp_path / "runs"
     run, _ = fit(out, load_study(path).configs()["layout=none"])
-    assert [(state.name, state.status) for state in status(path, out)] == [("layout=softmax", "missing"), ("layout=none", "complete")]
+    assert [(state.name, state.status) for state in status(path, out)] == [
+        ("layout=softmax", "missing"),
+        ("layout=none", "complete"),
+    ]
     images.rename(tmp_path / "elsewhere")
     code = (
         "import sys, json\nfrom favorit.study import status\n"
         f"found = status({str(path)!r}, {str(out)!r})\n"
         "print(json.dumps([[s.id, s.status, s.accuracy] for s in found] + ['torch' in sys.modules]))"
     )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=True).stdout
+    said = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=True
+    ).stdout
     *found, heavy = json.loads(said)
     assert found[1] == [run.id, "complete", run.result["test"]["accuracy"]]
     assert not heavy
@@ -231,13 +242,19 @@ def test_each_shape_is_timed_once():
     assert timed == ["dim=8 lr=0.01 epochs=2", "dim=16 lr=0.01 epochs=2"]
     assert seconds.keys() == {task.name for task in found.tasks}
     for dim in (8, 16):
-        assert 0 < seconds[f"dim={dim} lr=0.01 epochs=2"] == seconds[f"dim={dim} lr=0.02 epochs=2"] < seconds[f"dim={dim} lr=0.02 epochs=4"]
+        assert (
+            0
+            < seconds[f"dim={dim} lr=0.01 epochs=2"]
+            == seconds[f"dim={dim} lr=0.02 epochs=2"]
+            < seconds[f"dim={dim} lr=0.02 epochs=4"]
+        )
 
 
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        # 96 images, 10 of them set aside: 6 steps of 16 at 1 s and 0.1 s an image; looking at an image costs a third of that
+        # 96 images, 10 of them set aside: 6 steps of 16 at 1 s and 0.1 s an image; looking at an image costs a third of
+        # that
         ({"data.validation": 0.104}, 2 * (6 * 1.0 + 86 * 0.1 + 10 * 0.1 / 3) + 48 * 0.1 / 3),
         ({"data.validation": 32}, 2 * (4 * 1.0 + 64 * 0.1 + 32 * 0.1 / 3) + 48 * 0.1 / 3),
         ({"data.validation": 0, "train.select": "last", "train.epochs": 5}, 5 * (6 * 1.0 + 96 * 0.1) + 48 * 0.1 / 3),

@@ -58,7 +58,12 @@ def test_union_keeps_one_of_two_alike():
 
 def test_cross_of_two():
     points = Points({"data.name": "mnist"}, {"data.name": "cifar10", "data.augment": "flip"}) * product(seed=[0, 1])
-    assert [(point["data.name"], point["seed"]) for point in points] == [("mnist", 0), ("mnist", 1), ("cifar10", 0), ("cifar10", 1)]
+    assert [(point["data.name"], point["seed"]) for point in points] == [
+        ("mnist", 0),
+        ("mnist", 1),
+        ("cifar10", 0),
+        ("cifar10", 1),
+    ]
     with pytest.raises(FavoritError, match="seed is on both sides of"):
         product(seed=[0]) * product(seed=[1])
 
@@ -81,9 +86,12 @@ def test_points_do_not_change():
 
 
 @pytest.mark.parametrize(
-    ("field", "hint"), [("model.layot", "model.layout"), ("layout", "model.layout"), ("train.seed", "seed"), ("data.path", "data.fold")]
+    ("field", "hint"),
+    [("model.layot", "model.layout"), ("layout", "model.layout"), ("train.seed", "seed"), ("data.path", "data.fold")],
 )
 def test_an_unknown_field_is_an_error_with_near_names(field, hint):
-    with pytest.raises(FavoritError, match=f"unknown field of a run '{field}': did you mean .*known: .*{hint}") as error:
+    with pytest.raises(
+        FavoritError, match=f"unknown field of a run '{field}': did you mean .*known: .*{hint}"
+    ) as error:
         product({field: [1]})
     assert "\n" not in str(error.value)

@@ -1,4 +1,6 @@
-"""Study files: imported once in a process, known with what lies beside them, and brought along to where they are not."""
+"""Study files: imported once in a process, known with what lies beside them, and brought along to where they are
+not.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,9 @@ def test_a_file_that_has_changed_is_imported_again(tmp_path: Path):
 
 def test_a_file_that_runs_as_a_script_is_that_script(tmp_path: Path):
     """`run(__file__)` at its end does not import it a second time."""
-    path = counting(tmp_path, "from favorit.study import load_study\nprint(load_study(__file__).points is STUDY.points)")
+    path = counting(
+        tmp_path, "from favorit.study import load_study\nprint(load_study(__file__).points is STUDY.points)"
+    )
     assert finish(start(path.name, cwd=tmp_path)) == (0, "True\n", "")
     assert imports(path) == 1
 
@@ -69,7 +73,12 @@ def test_a_built_in_study_has_no_file():
 def test_what_a_file_imports_from_its_folder_comes_along(tmp_path: Path):
     package = tmp_path / "package_of_mine"
     package.mkdir()
-    for path in (package / "__init__.py", package / "deep.py", tmp_path / "flat_of_mine.py", tmp_path / "unused_of_mine.py"):
+    for path in (
+        package / "__init__.py",
+        package / "deep.py",
+        tmp_path / "flat_of_mine.py",
+        tmp_path / "unused_of_mine.py",
+    ):
         path.write_text(f"NAME = {path.name!r}\n")
     file = counting(tmp_path, "import json, flat_of_mine, package_of_mine.deep")
     source = load_study(file).source
@@ -82,7 +91,9 @@ def test_what_a_file_imports_from_its_folder_comes_along(tmp_path: Path):
 def test_where_a_file_is_not_it_is_imported_from_what_came_along(tmp_path: Path):
     """In a process that has neither the file nor its folder: its components are there, and nothing is left on disk."""
     beside = [(name, (OWN / name).read_bytes()) for name in ["rising_width.py"]]
-    (tmp_path / "source").write_bytes(pickle.dumps(Source("absent/mine.py", (OWN / "rising_study.py").read_bytes(), tuple(beside))))
+    (tmp_path / "source").write_bytes(
+        pickle.dumps(Source("absent/mine.py", (OWN / "rising_study.py").read_bytes(), tuple(beside)))
+    )
     (tmp_path / "temporary").mkdir()
     code = (
         "import pickle, sys, tempfile\n"
@@ -103,7 +114,9 @@ def test_where_a_file_is_not_it_is_imported_from_what_came_along(tmp_path: Path)
 def test_a_mistake_in_a_file_leaves_nothing_behind(tmp_path: Path):
     path, before = tmp_path / "broken_of_mine.py", list(sys.path)
     path.write_text("import widths_of_nobody\n")
-    with pytest.raises(FavoritError, match=r"broken_of_mine.py, line 1: ModuleNotFoundError: No module named 'widths_of_nobody'"):
+    with pytest.raises(
+        FavoritError, match=r"broken_of_mine.py, line 1: ModuleNotFoundError: No module named 'widths_of_nobody'"
+    ):
         load_study(path)
     assert "favorit_study_broken_of_mine" not in sys.modules
     assert sys.path == before
@@ -111,7 +124,9 @@ def test_a_mistake_in_a_file_leaves_nothing_behind(tmp_path: Path):
 
 def test_components_of_a_file_reach_the_workers(tmp_path: Path):
     shutil.copytree(OWN, tmp_path, dirs_exist_ok=True)
-    process = start("-m", "favorit", "study", "run", "rising_study.py", "--workers", "2", "--accelerator", "cpu", cwd=tmp_path)
+    process = start(
+        "-m", "favorit", "study", "run", "rising_study.py", "--workers", "2", "--accelerator", "cpu", cwd=tmp_path
+    )
     status, said, errors = finish(process)
     assert (status, errors) == (0, "")
     assert "4 complete, 0 failed, 0 left" in said

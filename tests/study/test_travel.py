@@ -1,4 +1,6 @@
-"""What travels between a node and the driver: whole, in an order that a kill cannot spoil, and never out of its folder."""
+"""What travels between a node and the driver: whole, in an order that a kill cannot spoil, and never out of its
+folder.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +90,9 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("what", ["late", "complete"])
-def test_killed_between_any_two_files_the_run_goes_on(early: RunFolder, late: RunFolder, complete: Run, tmp_path: Path, monkeypatch, what):
+def test_killed_between_any_two_files_the_run_goes_on(
+    early: RunFolder, late: RunFolder, complete: Run, tmp_path: Path, monkeypatch, what
+):
     """The driver dies before a file takes its place, or before an old checkpoint is gone."""
     contents = pack({"late": late, "complete": RunFolder(complete.path)}[what])
     places = 0
@@ -121,8 +125,27 @@ def test_killed_between_any_two_files_the_run_goes_on(early: RunFolder, late: Ru
     assert number > 6
 
 
-ESCAPES = ["../x.json", "/tmp/x.json", "checkpoint-1/../../x.json", "checkpoint-1/a/b.pt", "other/x.json", "..", "", "x.json\n", "a\0.json"]
-NOT_OURS = ["lock", ".config.json", "config", "x.sh", "x.pkl", "checkpoint-x/state.pt", "writing-3/state.pt", "checkpoint-1/lock"]
+ESCAPES = [
+    "../x.json",
+    "/tmp/x.json",
+    "checkpoint-1/../../x.json",
+    "checkpoint-1/a/b.pt",
+    "other/x.json",
+    "..",
+    "",
+    "x.json\n",
+    "a\0.json",
+]
+NOT_OURS = [
+    "lock",
+    ".config.json",
+    "config",
+    "x.sh",
+    "x.pkl",
+    "checkpoint-x/state.pt",
+    "writing-3/state.pt",
+    "checkpoint-1/lock",
+]
 
 
 @pytest.mark.parametrize("name", [*ESCAPES, *NOT_OURS])

@@ -1,4 +1,6 @@
-"""Tuning on a real PostgreSQL server, started here from the binaries of the Debian package (`install.sh` installs it)."""
+"""Tuning on a real PostgreSQL server, started here from the binaries of the Debian package (`install.sh` installs
+it).
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ def server() -> Iterator[str]:
     (place / "password").write_text(PASSWORD)
     (place / "password").chmod(0o644)
     data = str(place / "data")
-    as_server(find("initdb"), "-D", data, "-U", "tuner", "-A", "scram-sha-256", f"--pwfile={place / 'password'}", "--no-sync")
+    as_server(
+        find("initdb"), "-D", data, "-U", "tuner", "-A", "scram-sha-256", f"--pwfile={place / 'password'}", "--no-sync"
+    )
     with socket.socket() as free:  # at the last moment: somebody else may take it
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -68,7 +72,9 @@ def server() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def played(server: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which two pairs of commands have been: two in one folder, and two that know nothing of each other, one of them killed."""
+    """A folder in which two pairs of commands have been: two in one folder, and two that know nothing of each other,
+    one of them killed.
+    """
     out = tmp_path_factory.mktemp("played")
     shared, machines = ({**OPTIONS, "storage": server, "name": name} for name in ("shared", "machines"))
     jobs = [
@@ -86,7 +92,9 @@ def played(server: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def kept(server: str, name: str) -> list[FrozenTrial]:
-    storage = optuna.storages.RDBStorage(server.replace("postgresql", "postgresql+psycopg").replace(PASSWORD, "p%40ss%3Aword"))
+    storage = optuna.storages.RDBStorage(
+        server.replace("postgresql", "postgresql+psycopg").replace(PASSWORD, "p%40ss%3Aword")
+    )
     trials = optuna.load_study(study_name=name, storage=storage).get_trials()
     storage.remove_session()
     storage.engine.dispose()
@@ -111,8 +119,9 @@ def test_two_workers_on_one_study(server: str, played: Path):
 
 
 def test_two_machines_on_one_study(server: str, played: Path):
-    """The data base alone holds the study together. The trial of the killed one was not taken away by the other, for all it knows it lives;
-    where it began it goes on."""
+    """The data base alone holds the study together. The trial of the killed one was not taken away by the other, for
+    all it knows it lives; where it began it goes on.
+    """
     one, two = played / "one", played / "two"
     left = [trial for trial in kept(server, "machines") if trial.state == TrialState.RUNNING]
     assert [trial.user_attrs["run"] in folders(one) for trial in left] == [True]

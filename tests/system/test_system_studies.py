@@ -23,7 +23,21 @@ def test_study_runs_end_to_end(name: str, real_data: Path, tmp_path: Path) -> No
     """Complete, with a number for every point; the flags that the protocol calls for are in the results."""
     options = Options(scale="smoke")
     process = start(
-        *("-m", "favorit", "study", "run", name, "--scale", "smoke", "--workers", "2", "--data-dir", real_data, "--out", tmp_path / "runs")
+        *(
+            "-m",
+            "favorit",
+            "study",
+            "run",
+            name,
+            "--scale",
+            "smoke",
+            "--workers",
+            "2",
+            "--data-dir",
+            real_data,
+            "--out",
+            tmp_path / "runs",
+        )
     )
     code, said, errors = finish(process, timeout=1800)
     assert (code, errors) == (0, "")
@@ -34,5 +48,9 @@ def test_study_runs_end_to_end(name: str, real_data: Path, tmp_path: Path) -> No
     assert f"{len(states)} complete, 0 failed, 0 left" in said
     assert f"{name}: scale smoke; protocol published" in said
     # Flags that all runs share are explained below the table.
-    for flag, is_shared in (("test-subset", True), ("augmented-test", name == "hybrids"), ("watched", name != "quickstart")):
+    for flag, is_shared in (
+        ("test-subset", True),
+        ("augmented-test", name == "hybrids"),
+        ("watched", name != "quickstart"),
+    ):
         assert bool(re.search(rf"^{flag}: .* \(all {len(states)} runs\)$", said, re.M)) == is_shared

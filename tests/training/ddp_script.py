@@ -1,4 +1,5 @@
-"""`python ddp_script.py CONFIG.json OUT DEVICES`: trains, and keeps the gradients of the first step in OUT/first.safetensors.
+"""`python ddp_script.py CONFIG.json OUT DEVICES`: trains, and keeps the gradients of the first step in
+OUT/first.safetensors.
 
 Fabric starts it anew for the other processes.
 """
@@ -22,7 +23,10 @@ def main(config: str, out: str, devices: str) -> None:
     def first(self: Training, batch: Any) -> None:
         step(self, batch)
         if self.progress.step == 0 and self.fabric.is_global_zero:
-            save_file({name: p.grad for name, p in self.model.named_parameters() if p.grad is not None}, Path(out) / "first.safetensors")
+            save_file(
+                {name: p.grad for name, p in self.model.named_parameters() if p.grad is not None},
+                Path(out) / "first.safetensors",
+            )
 
     Training._step = first  # type: ignore[method-assign]
     favorit.train(json.loads(Path(config).read_text()), out=out, accelerator="cpu", devices=int(devices))

@@ -1,8 +1,10 @@
-"""A process that trains and is killed: `python killed.py JOBS.json`, each job a configuration, a folder and where to die.
+"""A process that trains and is killed: `python killed.py JOBS.json`, each job a configuration, a folder and where to
+die.
 
-The libraries are imported once; every job is a process of its own, forked before any of them has computed anything, and ends by SIGKILL.
-Places: `step N`, `epoch N` (after that event), `weights N` (half a checkpoint of step N), `old N` (between the new checkpoint and the end
-of the old one), `line N` (half a record of epoch N), `replace FILE N` (before FILE takes its place for the Nth time).
+The libraries are imported once; every job is a process of its own, forked before any of them has computed anything, and
+ends by SIGKILL. Places: `step N`, `epoch N` (after that event), `weights N` (half a checkpoint of step N), `old N`
+(between the new checkpoint and the end of the old one), `line N` (half a record of epoch N), `replace FILE N` (before
+FILE takes its place for the Nth time).
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import lightning_fabric  # noqa: F401  # before the fork: these take most of the
 import sklearn.model_selection  # noqa: F401
 
 import favorit
-from favorit.training import Epoch, Event, Step, engine, folder, state
+from favorit.training import Epoch, Event, Step, checkpoint, engine, folder
 
 
 def die() -> None:
@@ -34,7 +36,7 @@ def arm(place: str) -> Any:
 
         def half(path: Path, progress: Any, models: dict[str, Any], stateful: Any) -> None:
             if progress.step == number:
-                state.save_weights(models["model"], path / "model.safetensors")
+                checkpoint.save_weights(models["model"], path / "model.safetensors")
                 die()
             saved(path, progress, models, stateful)
 
@@ -85,7 +87,9 @@ def main(jobs: list[dict[str, Any]]) -> None:
     for job in jobs:
         process = os.fork()
         if process == 0:
-            favorit.train(job["config"], out=job["out"], accelerator="cpu", checkpoint_seconds=0, listen=arm(job["place"]))
+            favorit.train(
+                job["config"], out=job["out"], accelerator="cpu", checkpoint_seconds=0, listen=arm(job["place"])
+            )
             os._exit(0)
         _, status = os.waitpid(process, 0)
         ended = signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)

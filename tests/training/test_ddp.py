@@ -20,12 +20,25 @@ from favorit.training.run import _all_learn
 from training_helpers import finish, first_model, plain, resolved, start, tiny
 
 # 97 images in batches of 20: the last has 17, which two processes share 8 to 9. Four epochs are twenty steps.
-# No class token: the norm of one that starts at 0.02 makes gradients of 6, whose last two bits are the 1e-6 that is asked for below.
+# No class token: the norm of one that starts at 0.02 makes gradients of 6, whose last two bits are the 1e-6 that is
+# asked for below.
 CONFIG: dict[str, Any] = plain(
     model=dict(layout="favor(m=8)|softmax", head="mean"),
-    data=dict(name="synthetic(size=8, classes=3, train=97, test=48)", validation=0, augment="crop(2)|flip|cutout(2)|mixup(0.4)"),
+    data=dict(
+        name="synthetic(size=8, classes=3, train=97, test=48)",
+        validation=0,
+        augment="crop(2)|flip|cutout(2)|mixup(0.4)",
+    ),
     train=dict(
-        epochs=4, batch_size=20, optimizer="sgd", lr=0.1, weight_decay=0.0, schedule="constant", select="last", redraw="epoch", ema=0.9
+        epochs=4,
+        batch_size=20,
+        optimizer="sgd",
+        lr=0.1,
+        weight_decay=0.0,
+        schedule="constant",
+        select="last",
+        redraw="epoch",
+        ema=0.9,
     ),
 )
 
@@ -49,7 +62,10 @@ def run(folder: Path) -> favorit.Run:
 
 
 def test_it_was_two_processes(trained):
-    assert {devices: run(folder).result["environment"]["processes"] for devices, folder in trained.items()} == {1: 1, 2: 2}
+    assert {devices: run(folder).result["environment"]["processes"] for devices, folder in trained.items()} == {
+        1: 1,
+        2: 2,
+    }
 
 
 def test_they_are_the_same_run(trained):
@@ -59,7 +75,11 @@ def test_they_are_the_same_run(trained):
 
 def test_the_gradients_of_the_first_step(trained):
     one, two = (load_file(trained[devices] / "first.safetensors") for devices in (1, 2))
-    assert one.keys() == two.keys() == {name for name, _ in first_model(resolved(RunConfig(**CONFIG))[0]).named_parameters()}
+    assert (
+        one.keys()
+        == two.keys()
+        == {name for name, _ in first_model(resolved(RunConfig(**CONFIG))[0]).named_parameters()}
+    )
     assert max(float(gradient.abs().max()) for gradient in one.values()) > 0.1
     for name, gradient in one.items():
         torch.testing.assert_close(two[name], gradient, rtol=0, atol=1e-6)
@@ -88,7 +108,16 @@ def test_the_numbers_that_are_reported(trained):
 def test_the_command_speaks_with_one_voice(tmp_path: Path):
     """Two folds by two processes each: two runs, each printed once."""
     (tmp_path / "config.yaml").write_text(json.dumps({**CONFIG, "train": {**CONFIG["train"], "epochs": 1}}))
-    arguments = ("--config", tmp_path / "config.yaml", "--accelerator", "cpu", "--devices", "2", "--out", tmp_path / "runs")
+    arguments = (
+        "--config",
+        tmp_path / "config.yaml",
+        "--accelerator",
+        "cpu",
+        "--devices",
+        "2",
+        "--out",
+        tmp_path / "runs",
+    )
     status, out, errors = finish(start("-m", "favorit", "train", *arguments, "--folds", "2", "--json", "--tensorboard"))
     assert status == 0, errors
     *found, together = [json.loads(line) for line in out.splitlines()]
@@ -99,7 +128,9 @@ def test_the_command_speaks_with_one_voice(tmp_path: Path):
     assert len(list((tmp_path / "runs" / "tensorboard").rglob("events.*"))) == 2
 
 
-@pytest.mark.parametrize(("layout", "learn"), [("softmax|favor(m=8)", True), ("uniform|softmax", False), ("uniform", False)])
+@pytest.mark.parametrize(
+    ("layout", "learn"), [("softmax|favor(m=8)", True), ("uniform|softmax", False), ("uniform", False)]
+)
 def test_whether_all_parameters_learn(layout, learn):
     """q and k of a mixer that ignores them, and their norms, do not; looking leaves nothing behind."""
     config = tiny(model=dict(layout=layout, qk_norm=True, stem="conv(channels=(4,))")).model
@@ -112,9 +143,21 @@ def test_whether_all_parameters_learn(layout, learn):
 
 
 def test_parameters_without_a_gradient_stop_nobody(tmp_path: Path):
-    changes = {"model": {**CONFIG["model"], "layout": "uniform|softmax", "qk_norm": True}, "train": {**CONFIG["train"], "epochs": 1}}
+    changes = {
+        "model": {**CONFIG["model"], "layout": "uniform|softmax", "qk_norm": True},
+        "train": {**CONFIG["train"], "epochs": 1},
+    }
     (tmp_path / "config.yaml").write_text(json.dumps({**CONFIG, **changes}))
-    arguments = ("--config", tmp_path / "config.yaml", "--accelerator", "cpu", "--devices", "2", "--out", tmp_path / "runs")
+    arguments = (
+        "--config",
+        tmp_path / "config.yaml",
+        "--accelerator",
+        "cpu",
+        "--devices",
+        "2",
+        "--out",
+        tmp_path / "runs",
+    )
     status, _, errors = finish(start("-m", "favorit", "train", *arguments))
     assert status == 0, errors
 
@@ -133,10 +176,21 @@ def test_what_ends_one_process_ends_both(tmp_path: Path):
 def test_a_run_that_is_held_is_said_once(tmp_path: Path):
     """Both processes end; the one that found the lock speaks."""
     (tmp_path / "config.yaml").write_text(json.dumps({**CONFIG, "train": {**CONFIG["train"], "epochs": 1}}))
-    arguments = ("--config", tmp_path / "config.yaml", "--accelerator", "cpu", "--devices", "2", "--out", tmp_path / "runs")
+    arguments = (
+        "--config",
+        tmp_path / "config.yaml",
+        "--accelerator",
+        "cpu",
+        "--devices",
+        "2",
+        "--out",
+        tmp_path / "runs",
+    )
     status, _, errors = finish(start("-m", "favorit", "train", *arguments))
     assert status == 0, errors
-    assert not re.search("GLOBAL_RANK|distributed|find_unused_parameters", errors), "what the processes tell each other is not for users"
+    assert not re.search("GLOBAL_RANK|distributed|find_unused_parameters", errors), (
+        "what the processes tell each other is not for users"
+    )
     (folder,) = (tmp_path / "runs").iterdir()
     (folder / "result.json").unlink()
     with RunFolder(folder).lock():
@@ -147,13 +201,17 @@ def test_a_run_that_is_held_is_said_once(tmp_path: Path):
 
 
 def test_an_epoch_of_two_processes_is_timed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The second one says nothing, and both end. Both have favorit's setting of OpenMP, and one of them holds the locks."""
+    """The second one says nothing, and both end. Both have favorit's setting of OpenMP, and one of them holds the
+    locks.
+    """
     monkeypatch.setenv("OMP_DISPLAY_ENV", "VERBOSE")
     for name in SPINNING:
         monkeypatch.delenv(name, raising=False)
     data = "synthetic(size=8, classes=3, train=97, test=48)"
     model = [part for field in ("dim=8", "depth=1", "heads=2", "mlp_dim=8") for part in ("--set", f"model.{field}")]
-    status, output, errors = finish(start("-m", "favorit", "bench", "epoch", "--data", data, *model, "--devices", "2", "--json"))
+    status, output, errors = finish(
+        start("-m", "favorit", "bench", "epoch", "--data", data, *model, "--devices", "2", "--json")
+    )
     assert status == 0, errors
     (line,) = output.splitlines()
     cost = json.loads(line)
@@ -167,7 +225,10 @@ def test_an_epoch_of_two_processes_is_timed_once(tmp_path: Path, monkeypatch: py
 def test_of_a_last_batch_of_one_image_a_process_gets_none(tmp_path: Path):
     """The same losses as one process."""
     for devices in (1, 2):
-        changes = {"data": {**CONFIG["data"], "augment": None}, "train": {**CONFIG["train"], "epochs": 1, "batch_size": 32}}
+        changes = {
+            "data": {**CONFIG["data"], "augment": None},
+            "train": {**CONFIG["train"], "epochs": 1, "batch_size": 32},
+        }
         (tmp_path / "config.yaml").write_text(json.dumps({**CONFIG, **changes}))
         arguments = (
             "--config",

@@ -30,7 +30,9 @@ def _fast_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def heard_while_training(out: Path, **train: Any) -> set[tuple[Any, ...]]:
     found = set()
-    favorit.train(tiny(train=dict(epochs=1, **train)), out=out, accelerator="cpu", listen=lambda *_: found.add(settings()))
+    favorit.train(
+        tiny(train=dict(epochs=1, **train)), out=out, accelerator="cpu", listen=lambda *_: found.add(settings())
+    )
     return found
 
 

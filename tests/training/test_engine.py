@@ -28,7 +28,9 @@ def of(kind: type, events: list[Any]) -> list[Any]:
 
 
 def test_the_loss_falls_and_the_classes_are_learned(tmp_path: Path):
-    run, events = fit(tmp_path, tiny(data=dict(name="synthetic(size=8, classes=3, train=480, test=60)"), train=dict(epochs=6)))
+    run, events = fit(
+        tmp_path, tiny(data=dict(name="synthetic(size=8, classes=3, train=480, test=60)"), train=dict(epochs=6))
+    )
     losses = [epoch.train_loss for epoch in of(Epoch, events)]
     assert losses[-1] < losses[0] / 2
     assert run.result["test"]["accuracy"] > 0.6
@@ -40,7 +42,9 @@ def test_the_order_and_number_of_events(tmp_path: Path):
     assert [type(event) for event in events] == [Begin, *[*[Step] * STEPS, Epoch] * 2, End]
     assert events[0] == Begin(str(run.path), 0)
     steps = of(Step, events)
-    assert [(step.epoch, step.step, step.steps) for step in steps] == [(e, s, STEPS) for e in range(2) for s in range(1, STEPS + 1)]
+    assert [(step.epoch, step.step, step.steps) for step in steps] == [
+        (e, s, STEPS) for e in range(2) for s in range(1, STEPS + 1)
+    ]
     epochs = of(Epoch, events)
     assert [epoch.epoch for epoch in epochs] == [0, 1]
     assert [(steps[-1].loss, steps[-1].accuracy)] == [(epochs[-1].train_loss, epochs[-1].train_accuracy)]
@@ -89,7 +93,9 @@ def test_the_result_says_all_that_evaluation_promises(tmp_path: Path):
 def test_batches_that_are_whole_are_timed(tmp_path: Path):
     """Of five images in batches of two the last is half a one, and is not counted."""
     model, images = create_model(tiny().model), torch.zeros(1, 3, 32, 32)
-    found = report(model, Evaluation(torch.zeros(5, 10), torch.zeros(5, dtype=torch.int64), [1.0, 3.0, 0.5], [2, 2, 1]), images)
+    found = report(
+        model, Evaluation(torch.zeros(5, 10), torch.zeros(5, dtype=torch.int64), [1.0, 3.0, 0.5], [2, 2, 1]), images
+    )
     assert (found["inference_batch"], found["inference_seconds_per_batch"]) == (2, [2.0, 1.0])
     assert found["inference_seconds"] == 4.5
     assert found["images_per_second"] == pytest.approx(5 / 4.5)
@@ -137,7 +143,8 @@ def test_a_run_that_another_process_finished_in_the_meantime_is_not_repeated(tmp
     assert not (run.path / "checkpoint-12").exists()
 
 
-# Early stopping and selection. Validation has 10 images, so that its accuracy soon repeats itself, and a large rate makes its loss rise.
+# Early stopping and selection. Validation has 10 images, so that its accuracy soon repeats itself, and a large rate
+# makes its loss rise.
 RESTLESS: dict[str, Any] = dict(epochs=10, lr=0.03, schedule="constant")
 
 
@@ -175,13 +182,18 @@ def test_the_best_epoch_is_tested(tmp_path: Path, monitor):
     best = scores.index(max(scores))  # the first of equals
     assert 0 < best < 9, "the case is no case: an end is best"
     running = [max(scores[: number + 1]) for number in range(10)]
-    assert [record["best"] for record in records] == [number == 0 or running[number] > running[number - 1] for number in range(10)]
-    saved = favorit.training.state.load_file(training.folder.path / "best.safetensors")
+    assert [record["best"] for record in records] == [
+        number == 0 or running[number] > running[number - 1] for number in range(10)
+    ]
+    saved = favorit.training.checkpoint.load_file(training.folder.path / "best.safetensors")
     assert all(torch.equal(saved[name], value) for name, value in states[best].items())
     result = training.folder.result()
     assert result is not None
     assert result["chosen_epoch"] == best
-    assert result["validation"] == {"loss": records[best]["validation_loss"], "accuracy": records[best]["validation_accuracy"]}
+    assert result["validation"] == {
+        "loss": records[best]["validation_loss"],
+        "accuracy": records[best]["validation_accuracy"],
+    }
 
 
 def test_select_last_tests_the_last_epoch(tmp_path: Path):
@@ -288,7 +300,11 @@ def test_mixture_parameters_are_logged_for_each_layer_and_epoch(tmp_path: Path):
         assert all(0 < scalars[f"blocks.{layer}.a"] < 1 for layer in (0, 1))
     assert [record["scalars"] for record in run.epochs] == logged
     for layer in (0, 1):
-        (raw,) = (value for name, value in weights(run).items() if name.startswith(f"blocks.{layer}.") and name.endswith("raw_a"))
+        (raw,) = (
+            value
+            for name, value in weights(run).items()
+            if name.startswith(f"blocks.{layer}.") and name.endswith("raw_a")
+        )
         assert logged[1][f"blocks.{layer}.a"] == torch.sigmoid(raw).item()
         assert logged[0][f"blocks.{layer}.a"] != logged[1][f"blocks.{layer}.a"] != 0.5
 
@@ -311,7 +327,9 @@ def test_precision_may_be_written_as_a_number(precision):
 
 
 def test_compiled_or_not_is_the_same_model(tmp_path: Path, monkeypatch):
-    """torch.compile itself is torch's matter, and slow: what is compiled, and that its weights are the run's, is ours."""
+    """torch.compile itself is torch's matter, and slow: what is compiled, and that its weights are the run's, is
+    ours.
+    """
     compiled: list[Any] = []
     monkeypatch.setattr(torch, "compile", lambda model, **options: compiled.append(model) or model)
     one, other = fit(tmp_path / "a", tiny())[0], fit(tmp_path / "b", tiny(), compiled=True)[0]
@@ -352,8 +370,12 @@ def test_weights_that_the_last_step_ruined_do_not_pass_for_a_complete_run(tmp_pa
 
 
 def test_without_validation_images_the_test_finds_the_ruined_weights(tmp_path: Path):
-    config = tiny(data=dict(validation=0), train=dict(lr=1e30, schedule="constant", epochs=1, batch_size=120, select="last"))
-    with pytest.raises(DivergedError, match="answers to test images became other than numbers at epoch 1, step 1 of 1; the first layer"):
+    config = tiny(
+        data=dict(validation=0), train=dict(lr=1e30, schedule="constant", epochs=1, batch_size=120, select="last")
+    )
+    with pytest.raises(
+        DivergedError, match="answers to test images became other than numbers at epoch 1, step 1 of 1; the first layer"
+    ):
         fit(tmp_path, config)
     (folder,) = (RunFolder(path) for path in tmp_path.iterdir())
     assert (folder.result() or {})["status"] == "failed"
@@ -371,7 +393,9 @@ def test_a_diagnosis_names_the_layer(tmp_path: Path):
     sizes = dict(part.split(" ") for part in found.partition("squares: ")[2].split(", "))
     assert [name for name, size in sizes.items() if math.isfinite(float(size))] == ["stem", "blocks.0"]
     assert list(sizes) == ["stem", "blocks.0", "blocks.1", "head"]
-    assert diagnose(favorit.create_model(tiny().model, seed=0), images, nullcontext).startswith("every layer gives finite numbers")
+    assert diagnose(favorit.create_model(tiny().model, seed=0), images, nullcontext).startswith(
+        "every layer gives finite numbers"
+    )
     assert not any(module._forward_hooks for module in model.modules())
     assert model.training
 

@@ -1,4 +1,6 @@
-"""What one step minimises and changes: losses, weights of classes, clipping, averages and random features, each by hand."""
+"""What one step minimises and changes: losses, weights of classes, clipping, averages and random features, each by
+hand.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from favorit.training import Epoch, Step
 from training_helpers import first_model, fit, held, pictures, resolved, tiny, weights
 
 # One step over all images at once: the loss of the epoch is that of the model as it begins.
-ONCE: dict[str, Any] = dict(data=dict(validation=0), train=dict(select="last", epochs=1, batch_size=96, schedule="constant"))
+ONCE: dict[str, Any] = dict(
+    data=dict(validation=0), train=dict(select="last", epochs=1, batch_size=96, schedule="constant")
+)
 
 
 def once(**sections: Any) -> RunConfig:
@@ -108,7 +112,9 @@ def test_class_weights_by_hand_weigh_the_loss(tmp_path: Path):
 
 def test_a_weighted_run_learns_the_rare_class(tmp_path: Path):
     path = pictures(tmp_path / "images", {"common": 60, "rare": 10})
-    config = tiny(data=dict(name=f"folder('{path}', 8)", validation=0.2), train=dict(class_weights=True, epochs=6, lr=0.02))
+    config = tiny(
+        data=dict(name=f"folder('{path}', 8)", validation=0.2), train=dict(class_weights=True, epochs=6, lr=0.02)
+    )
     run, _ = fit(tmp_path / "runs", config)
     assert run.result["test"]["recall"] == [1.0, 1.0]
 
@@ -120,7 +126,9 @@ PLAIN: dict[str, Any] = dict(optimizer="sgd(momentum=0.0)", lr=1.0, weight_decay
 def change(tmp_path: Path, config: RunConfig) -> Tensor:
     config, _ = resolved(config)
     after = weights(fit(tmp_path, config)[0])
-    return torch.cat([(after[name].double() - p.double()).flatten() for name, p in first_model(config).named_parameters()])
+    return torch.cat(
+        [(after[name].double() - p.double()).flatten() for name, p in first_model(config).named_parameters()]
+    )
 
 
 def test_gradients_are_clipped_to_their_norm_over_all_weights(tmp_path: Path):
@@ -153,10 +161,14 @@ def test_the_average_is_what_is_validated_tested_and_loaded(tmp_path: Path):
 
     with_ema, without = (fit(tmp_path, tiny(train=dict(ema=ema, select="last", epochs=3)))[0] for ema in (0.9, None))
     live, averaged = weights(with_ema), weights(with_ema, "best-ema.safetensors")
-    assert all(torch.equal(value, weights(without)[name]) for name, value in live.items())  # averaging does not disturb training
+    assert all(
+        torch.equal(value, weights(without)[name]) for name, value in live.items()
+    )  # averaging does not disturb training
     assert any(not torch.equal(value, averaged[name]) for name, value in live.items())
     assert [epoch["train_loss"] for epoch in with_ema.epochs] == [epoch["train_loss"] for epoch in without.epochs]
-    assert [epoch["validation_loss"] for epoch in with_ema.epochs] != [epoch["validation_loss"] for epoch in without.epochs]
+    assert [epoch["validation_loss"] for epoch in with_ema.epochs] != [
+        epoch["validation_loss"] for epoch in without.epochs
+    ]
     loaded = favorit.load(with_ema).model.state_dict()
     assert all(torch.equal(value, loaded[name]) for name, value in averaged.items())
 
@@ -195,7 +207,9 @@ def test_features_are_drawn_anew_exactly_when_they_must(tmp_path: Path, redraw, 
                 assert torch.equal(found, draw(config, layer, index))
         elif isinstance(event, Epoch):  # validation and saving change nothing
             epochs += 1
-            assert all(torch.equal(found, draw(config, layer, index)) for layer, found in enumerate(rows(training.model)))
+            assert all(
+                torch.equal(found, draw(config, layer, index)) for layer, found in enumerate(rows(training.model))
+            )
     assert epochs == 2
     assert next(expected, None) is None
 

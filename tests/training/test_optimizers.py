@@ -18,7 +18,9 @@ from training_helpers import first_model, fit, resolved, tiny
 
 @dataclass(frozen=True)
 class Case:
-    """The specs of one registered name, with a rate at which a quadratic falls to a hundredth within 200 steps; `classes` are torch's."""
+    """The specs of one registered name, with a rate at which a quadratic falls to a hundredth within 200 steps;
+    `classes` are torch's.
+    """
 
     specs: tuple[str, ...]
     lr: float

@@ -20,7 +20,7 @@ import favorit
 from favorit import FavoritError
 from favorit.training.find import find_run, open_run, stored_runs
 from favorit.training.folder import RunFolder
-from favorit.training.loaded import evaluate_run, predict_files
+from favorit.training.inference import evaluate_run, predict_files
 from favorit.training.packed import LARGEST, PackedRun, packed_bytes, zipped
 from favorit.training.predictions import STEPS, Predictions, decode, encode, summarize
 from training_helpers import fit, tiny
@@ -203,14 +203,18 @@ def test_hundred_epochs_take_20_kilobytes(tmp_path: Path):
 # Weights
 
 
-@pytest.mark.parametrize("action", [favorit.load, evaluate_run, lambda path: predict_files(path, [])], ids=["load", "evaluate", "predict"])
+@pytest.mark.parametrize(
+    "action", [favorit.load, evaluate_run, lambda path: predict_files(path, [])], ids=["load", "evaluate", "predict"]
+)
 def test_what_needs_weights_names_the_command_that_trains_them(packed, action):
     message = says(lambda: action(packed.path))
     assert "is a packed run, which has no weights" in message
     assert message.endswith(f"favorit train --config {packed.path} --out runs")
 
 
-def test_command_that_retrains_avoids_a_folder_with_the_packed_run(packed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_command_that_retrains_avoids_a_folder_with_the_packed_run(
+    packed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.chdir(tmp_path)
     shutil.copytree(packed.path.parent, tmp_path / "runs")
     assert says(lambda: favorit.load(f"runs/{packed.id}")).endswith(f"--config runs/{packed.id}.zip --out retrained")
@@ -263,7 +267,10 @@ RECORD_DAMAGE: dict[str, tuple[Callable[[Members], Any], str]] = {
     "no predictions": (without("predictions.npz"), "is damaged (no predictions.npz)"),
     "config is no JSON": (replaced("config.json", b"{"), "config.json is damaged"),
     "result is no object": (replaced("result.json", b"[]"), "result.json is damaged (no object with a schema)"),
-    "result without test": (replaced("result.json", b'{"schema": 1, "status": "complete"}'), "result.json is damaged (no test)"),
+    "result without test": (
+        replaced("result.json", b'{"schema": 1, "status": "complete"}'),
+        "result.json is damaged (no test)",
+    ),
     "newer": (newer, "was written by a newer favorit (schema 99, this one reads 1): upgrade"),
     "bomb": (bomb, "more than 67,108,864"),
 }
@@ -339,7 +346,10 @@ def test_member_that_leads_out_of_the_folder_is_not_read(run, packed, tmp_path: 
 
 def test_file_that_is_not_there_is_one_line(tmp_path: Path):
     message = says(lambda: favorit.Run(tmp_path / "0123456789abcdef.zip").result)
-    assert message == f"{tmp_path / '0123456789abcdef.zip'} is not a run: No such file or directory; `favorit runs` lists runs"
+    assert (
+        message
+        == f"{tmp_path / '0123456789abcdef.zip'} is not a run: No such file or directory; `favorit runs` lists runs"
+    )
 
 
 def test_half_written_files_are_not_listed(packed):

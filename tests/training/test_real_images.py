@@ -10,7 +10,7 @@ import torch
 import favorit
 from favorit import RunConfig
 from favorit.data import load_dataset
-from favorit.training.loaded import evaluate_run
+from favorit.training.inference import evaluate_run
 from published_data import published
 
 

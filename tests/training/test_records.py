@@ -120,5 +120,7 @@ def test_times_come_with_the_environment_they_were_measured_in(shelf):
     environment = favorit.Run(shelf / row["id"]).result["environment"]
     known = {key: value for key, value in environment.items() if value is not None}
     assert {key: row[f"environment.{key}"] for key in known} == known
-    assert {"environment.threads", "environment.processor", "environment.torch", "environment.workers"} <= set(row.index)
+    assert {"environment.threads", "environment.processor", "environment.torch", "environment.workers"} <= set(
+        row.index
+    )
     assert row["batch_seconds"] > 0

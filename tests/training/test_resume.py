@@ -1,4 +1,6 @@
-"""Processes that are really killed, at many places: the same call goes on and ends with the same numbers, bit for bit."""
+"""Processes that are really killed, at many places: the same call goes on and ends with the same numbers, bit for
+bit.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,15 @@ PLACES: dict[str, set[str]] = {
     "replace result.json 1": {"checkpoint-18", "predictions.npz"},
 }
 TIDYING = "old 18"  # all done, the result written, the last checkpoint half removed
-COMPLETE = {"config.json", "lock", "epochs.jsonl", "best.safetensors", "best-ema.safetensors", "predictions.npz", "result.json"}
+COMPLETE = {
+    "config.json",
+    "lock",
+    "epochs.jsonl",
+    "best.safetensors",
+    "best-ema.safetensors",
+    "predictions.npz",
+    "result.json",
+}
 AGAIN = ["step 2"] * 12  # the same run, killed every two steps until it is through
 
 

@@ -24,7 +24,7 @@ from favorit import FavoritError
 from favorit.training import Checkpoint, Epoch, Step
 from favorit.training.engine import Training
 from favorit.training.folder import RunFolder
-from favorit.training.loaded import evaluate_run
+from favorit.training.inference import evaluate_run
 from training_helpers import LIVELY, Outcome, assert_bit_equal, fit, start, tiny, untimed
 
 CONFIG = tiny()
@@ -190,7 +190,12 @@ def test_a_damaged_record_in_the_middle_is_named(folder, text):
 def test_fewer_records_than_the_checkpoint_has_seen_are_damage(folder):
     """A run that went on from there would end with the wrong number of epochs."""
     (folder / "epochs.jsonl").write_text("")
-    says(lambda: fit(folder.parent, CONFIG), folder / "epochs.jsonl", "0 records, where the checkpoint has seen 1 epochs", "train again")
+    says(
+        lambda: fit(folder.parent, CONFIG),
+        folder / "epochs.jsonl",
+        "0 records, where the checkpoint has seen 1 epochs",
+        "train again",
+    )
 
 
 @pytest.mark.parametrize(("status", "missing"), [("complete", "test"), ("failed", "error")])
@@ -212,7 +217,12 @@ def test_an_unfinished_run_has_no_result(folder):
 
 def test_missing_weights_are_named(finished):
     (finished.path / "best.safetensors").unlink()
-    says(lambda: favorit.load(finished), finished.path / "best.safetensors", "is missing", f"delete {finished.path} and train again")
+    says(
+        lambda: favorit.load(finished),
+        finished.path / "best.safetensors",
+        "is missing",
+        f"delete {finished.path} and train again",
+    )
 
 
 def test_weights_cut_short_are_named(finished):
@@ -240,13 +250,23 @@ def test_a_checkpoint_of_another_model_is_named(folder, tmp_path: Path):
     other = interrupt(tmp_path / "other", tiny(model=dict(mlp_dim=24)))
     shutil.rmtree(folder / "checkpoint-8")
     shutil.copytree(other / "checkpoint-8", folder / "checkpoint-8")
-    says(lambda: fit(folder.parent, CONFIG), folder / "checkpoint-8" / "model.safetensors", "does not fit this model", "delete")
+    says(
+        lambda: fit(folder.parent, CONFIG),
+        folder / "checkpoint-8" / "model.safetensors",
+        "does not fit this model",
+        "delete",
+    )
 
 
 def test_a_checkpoint_of_another_format_is_named(folder):
     path = folder / "checkpoint-8" / "state.pt"
     torch.save({**torch.load(path, weights_only=True), "format": 2}, path)
-    says(lambda: fit(folder.parent, CONFIG), folder / "checkpoint-8", "format 2, this version reads 1", "delete that folder")
+    says(
+        lambda: fit(folder.parent, CONFIG),
+        folder / "checkpoint-8",
+        "format 2, this version reads 1",
+        "delete that folder",
+    )
 
 
 def test_a_checkpoint_of_another_optimizer_is_named(folder, tmp_path: Path):
@@ -283,7 +303,9 @@ class Malicious:
         return (os.mkdir, (str(self.path),))
 
 
-@pytest.mark.parametrize("write", [lambda value, path: torch.save(value, path), lambda value, path: path.write_bytes(pickle.dumps(value))])
+@pytest.mark.parametrize(
+    "write", [lambda value, path: torch.save(value, path), lambda value, path: path.write_bytes(pickle.dumps(value))]
+)
 def test_no_pickle_is_trusted(folder, tmp_path: Path, write):
     trap = tmp_path / "sprung"
     write({"format": 1, "progress": Malicious(trap), "states": []}, folder / "checkpoint-8" / "state.pt")
@@ -306,7 +328,9 @@ def test_the_folder_named_in_the_message_is_the_one_to_delete(folder, complete):
 
 @contextmanager
 def no_file_longer_than(size: int) -> Iterator[None]:
-    """The system itself refuses to write more, as a full disk does: safetensors, torch and Python each say so in their own way."""
+    """The system itself refuses to write more, as a full disk does: safetensors, torch and Python each say so in their
+    own way.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -337,7 +361,9 @@ def test_writing_that_the_system_refuses_is_an_oserror_and_the_run_goes_on(folde
 
 @pytest.mark.parametrize("refused", [1, 2, 5, 8, 11, 14, 16, 17])
 def test_a_full_disk_at_any_write_loses_nothing(tmp_path: Path, monkeypatch, refused):
-    """os.fsync says that there is no space at its Nth call: config, record, weights, checkpoints, predictions, result."""
+    """os.fsync says that there is no space at its Nth call: config, record, weights, checkpoints, predictions,
+    result.
+    """
     config = tiny(**LIVELY)
     whole, _ = fit(tmp_path / "whole", config)
     calls: list[int] = []
@@ -387,7 +413,9 @@ def test_of_two_processes_one_trains_and_the_other_says_so(folder, complete):
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
-        says(lambda: fit(folder.parent, CONFIG), folder, "is being trained by another process", "wait for it, or stop it")
+        says(
+            lambda: fit(folder.parent, CONFIG), folder, "is being trained by another process", "wait for it, or stop it"
+        )
         assert {path.name for path in folder.iterdir()} == before
         assert favorit.runs(folder.parent).status.tolist() == ["training"]
         assert favorit.runs(folder.parent).epochs.tolist() == [1]
@@ -422,7 +450,11 @@ def test_the_lock_is_free_again_after_a_failure(folder):
 
 
 def test_a_configuration_that_cannot_be_built_leaves_no_run(tmp_path: Path):
-    for config in (tiny(train=dict(optimizer="adamm")), tiny(data=dict(folds=3, fold=3)), tiny(train=dict(drop_last=True, batch_size=99))):
+    for config in (
+        tiny(train=dict(optimizer="adamm")),
+        tiny(data=dict(folds=3, fold=3)),
+        tiny(train=dict(drop_last=True, batch_size=99)),
+    ):
         with pytest.raises(FavoritError):
             fit(tmp_path, config)
     assert favorit.runs(tmp_path).empty

@@ -1,4 +1,6 @@
-"""The identifier of a run is a function of what it means: the same under other words, and never another one without a reason."""
+"""The identifier of a run is a function of what it means: the same under other words, and never another one without a
+reason.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +16,23 @@ from favorit import RunConfig
 from favorit.training.run import run_id
 from training_helpers import LIVELY, fit, pictures, plain, resolved, tiny
 
-# Changing one of these orphans every run that was made with such a configuration: only on purpose, and said in CHANGELOG.md.
+# Changing one of these orphans every run that was made with such a configuration: only on purpose, and said in
+# CHANGELOG.md.
 IDENTIFIERS: dict[str, tuple[dict[str, Any], str]] = {
     "default": (dict(), "c35fc88901479396"),
-    "hybrid": (dict(model=dict(layout="performer_first", performer="relu(m=128)"), train=dict(epochs=5), seed=42), "593a770b275c4475"),
+    "hybrid": (
+        dict(model=dict(layout="performer_first", performer="relu(m=128)"), train=dict(epochs=5), seed=42),
+        "593a770b275c4475",
+    ),
     "pattern": (dict(model=dict(layout="relu(m=64)|softmax")), "e7e48a4ae40d55e4"),
     "augmented": (dict(data=dict(augment="crop(4)|flip|rotate(5)|cutout(8)|mixup(0.2)")), "3408b948868bc1c7"),
     "resized": (dict(data=dict(preprocess="resize(16)|normalise(0.5, 0.5)")), "2ee4bd29532eb59a"),
     "a fold": (dict(data=dict(folds=5, fold=2)), "03563a87f7e4e03f"),
     "a subset": (dict(data=dict(subset=400, validation=50)), "07a547af217070f5"),
-    "sgd": (dict(train=dict(optimizer="sgd(momentum=0.8)", lr=0.1, weight_decay=5e-4, schedule="step(every=3)")), "798a2a8d55e05bd8"),
+    "sgd": (
+        dict(train=dict(optimizer="sgd(momentum=0.8)", lr=0.1, weight_decay=5e-4, schedule="step(every=3)")),
+        "798a2a8d55e05bd8",
+    ),
     "muon": (dict(train=dict(optimizer="muon", schedule="one_cycle", warmup=1.5, clip=1.0)), "dc275505d559db2b"),
     "regularised": (dict(train=dict(label_smoothing=0.1, ema=0.99, class_weights=True)), "edb12ff43a303317"),
     "stopping": (dict(train=dict(monitor="loss", patience=3, select="last")), "e4fefbffb07d215b"),
@@ -32,7 +41,10 @@ IDENTIFIERS: dict[str, tuple[dict[str, Any], str]] = {
         "e8ff27bdabf9f337",
     ),
     "redrawn": (dict(model=dict(layout="favor(m=32)"), train=dict(redraw=100)), "0a7cd424a95b737e"),
-    "redrawn each epoch": (dict(model=dict(layout="favor(m=32)"), train=dict(redraw="epoch", precision="bf16")), "2c7e0d139e736742"),
+    "redrawn each epoch": (
+        dict(model=dict(layout="favor(m=32)"), train=dict(redraw="epoch", precision="bf16")),
+        "2c7e0d139e736742",
+    ),
 }
 
 
@@ -52,8 +64,14 @@ def test_what_differs_has_another_identifier():
 
 
 SAME: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "a named layout": (dict(model=dict(layout="all_performer", performer="relu(m=64)")), dict(model=dict(layout="relu(m=64)"))),
-    "its unused performer": (dict(model=dict(layout="all_standard", performer="relu(m=64)")), dict(model=dict(layout="softmax"))),
+    "a named layout": (
+        dict(model=dict(layout="all_performer", performer="relu(m=64)")),
+        dict(model=dict(layout="relu(m=64)")),
+    ),
+    "its unused performer": (
+        dict(model=dict(layout="all_standard", performer="relu(m=64)")),
+        dict(model=dict(layout="softmax")),
+    ),
     "halves": (
         dict(model=dict(layout="performer_first", performer="relu(m=64)", depth=6)),
         dict(model=dict(layout="relu(m=64)*3|softmax*3", depth=6)),
@@ -66,10 +84,17 @@ SAME: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "by position": (dict(model=dict(layout="favor(32)")), dict(model=dict(layout="favor(m=32)"))),
     "defaults of kernels": (
-        dict(model=dict(layout="elu(m=8, bias=False, rows=regular, temperature=False, raw=False)|mixture(raw=False, eps=1e-3)")),
+        dict(
+            model=dict(
+                layout="elu(m=8, bias=False, rows=regular, temperature=False, raw=False)|mixture(raw=False, eps=1e-3)"
+            )
+        ),
         dict(model=dict(layout="elu(m=8)|mixture")),
     ),
-    "defaults of a mixer": (dict(model=dict(layout="relu(m=64, eps=1e-3, learned=False)")), dict(model=dict(layout="relu(m=64)"))),
+    "defaults of a mixer": (
+        dict(model=dict(layout="relu(m=64, eps=1e-3, learned=False)")),
+        dict(model=dict(layout="relu(m=64)")),
+    ),
     "defaults of fields": (
         dict(
             model=dict(dim=64, depth=4, heads=4, stem="patch(4)"),
@@ -79,9 +104,19 @@ SAME: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         ),
         dict(),
     ),
-    "what the data decide": (dict(model=dict(image_size=8, channels=1, classes=10)), dict(model=dict(image_size=99, classes=3))),
+    "what the data decide": (
+        dict(model=dict(image_size=8, channels=1, classes=10)),
+        dict(model=dict(image_size=99, classes=3)),
+    ),
     "stems, heads and positions": (
-        dict(model=dict(stem="patch(size=(4, 4), crop=False)", head="cls()", position="learned + rope2d(base=100.0)", local="dwconv(3)")),
+        dict(
+            model=dict(
+                stem="patch(size=(4, 4), crop=False)",
+                head="cls()",
+                position="learned + rope2d(base=100.0)",
+                local="dwconv(3)",
+            )
+        ),
         dict(model=dict(stem="patch", position="learned+rope2d", local="dwconv")),
     ),
     "the width of heads": (dict(model=dict(head_dim=16)), dict()),
@@ -89,9 +124,18 @@ SAME: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         dict(train=dict(optimizer="sgd(momentum=0.9)", schedule="step(5, 0.5)")),
         dict(train=dict(optimizer="sgd", schedule="step")),
     ),
-    "augmentation": (dict(data=dict(augment="crop(padding=4) | flip", preprocess="none")), dict(data=dict(augment="crop(4)|flip"))),
-    "weights of classes by hand": (dict(train=dict(class_weights=[1] * 9 + [2])), dict(train=dict(class_weights=(1.0,) * 9 + (2.0,)))),
-    "classes of an augmentation": (dict(data=dict(augment="flip(classes=(5, 3))")), dict(data=dict(augment="flip(classes=[3, 5, 5])"))),
+    "augmentation": (
+        dict(data=dict(augment="crop(padding=4) | flip", preprocess="none")),
+        dict(data=dict(augment="crop(4)|flip")),
+    ),
+    "weights of classes by hand": (
+        dict(train=dict(class_weights=[1] * 9 + [2])),
+        dict(train=dict(class_weights=(1.0,) * 9 + (2.0,))),
+    ),
+    "classes of an augmentation": (
+        dict(data=dict(augment="flip(classes=(5, 3))")),
+        dict(data=dict(augment="flip(classes=[3, 5, 5])")),
+    ),
     "defaults of switches": (dict(train=dict(class_weights=False, deterministic=False)), dict()),
     "numbers": (dict(train=dict(lr=1, weight_decay=0)), dict(train=dict(lr=1.0, weight_decay=0.0))),
     "data by another name": (
@@ -119,7 +163,11 @@ def test_other_words_for_the_same(one, other):
     ids=str,
 )
 def test_new_choices_have_identifiers_of_their_own(sections):
-    others = [identifier(), identifier(train=dict(class_weights=(2,) + (1,) * 9)), identifier(data=dict(augment="flip(classes=(3, 5))"))]
+    others = [
+        identifier(),
+        identifier(train=dict(class_weights=(2,) + (1,) * 9)),
+        identifier(data=dict(augment="flip(classes=(3, 5))")),
+    ]
     assert identifier(**sections) not in others
 
 
@@ -136,7 +184,9 @@ def test_order_of_sections_and_fields_does_not_matter():
 def test_place_and_device_do_not_matter(tmp_path: Path):
     config = tiny(train=dict(epochs=1))
     one = favorit.train(config, out=tmp_path / "a", data_dir=tmp_path / "x")
-    other = favorit.train(config, out=tmp_path / "b" / "c", accelerator="cpu", data_dir=tmp_path / "y", checkpoint_seconds=0)
+    other = favorit.train(
+        config, out=tmp_path / "b" / "c", accelerator="cpu", data_dir=tmp_path / "y", checkpoint_seconds=0
+    )
     assert one.id == other.id
 
 

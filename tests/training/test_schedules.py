@@ -112,7 +112,9 @@ def test_step_is_torchs():
 
 
 def test_one_cycle_is_torchs():
-    """torch reaches the end one step earlier: its cycle over total + 1 steps is ours over total, where the peak falls on its step."""
+    """torch reaches the end one step earlier: its cycle over total + 1 steps is ours over total, where the peak falls
+    on its step.
+    """
     total = EPOCHS * STEPS
     peak = (0.3 * total + 1) / (total + 1)  # torch turns at peak (total + 1) - 1
 

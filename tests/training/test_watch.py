@@ -112,11 +112,17 @@ def test_reached_is_the_first_epoch_and_its_training_seconds():
     epochs = [record(0, 0.2, 0.9), record(1, 0.6, 0.9), record(2, 0.4, 0.9), record(3, 0.7, 0.9)]
     assert reached(epochs, [0.2, 0.5, 0.7, 0.8]) == {
         "curve": "test",
-        "accuracies": {"0.2": {"epoch": 0, "seconds": 10.0}, "0.5": {"epoch": 1, "seconds": 20.0}, "0.7": {"epoch": 3, "seconds": 40.0}},
+        "accuracies": {
+            "0.2": {"epoch": 0, "seconds": 10.0},
+            "0.5": {"epoch": 1, "seconds": 20.0},
+            "0.7": {"epoch": 3, "seconds": 40.0},
+        },
     }
 
 
-@pytest.mark.parametrize(("test", "validation", "curve"), [(0.4, 0.5, "test"), (None, 0.5, "validation"), (None, None, "train")])
+@pytest.mark.parametrize(
+    ("test", "validation", "curve"), [(0.4, 0.5, "test"), (None, 0.5, "validation"), (None, None, "train")]
+)
 def test_reached_reads_the_most_meaningful_curve(test, validation, curve):
     assert reached([record(0, test, validation, train=0.3)])["curve"] == curve
 

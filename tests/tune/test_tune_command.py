@@ -22,7 +22,12 @@ from favorit.tuning.spaces import SPACES
 from training_helpers import fit
 from tune_helpers import EASY, count_products, easy, folders, search
 
-SETTINGS = [part for section, fields in EASY.items() for key, value in fields.items() for part in ("--set", f"{section}.{key}={value}")]
+SETTINGS = [
+    part
+    for section, fields in EASY.items()
+    for key, value in fields.items()
+    for part in ("--set", f"{section}.{key}={value}")
+]
 
 
 @pytest.fixture
@@ -42,13 +47,27 @@ def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
 
 def test_a_study_from_the_command_line(command, tmp_path: Path):
     (tmp_path / "rates.yaml").write_text("train.lr: choice(0.03, 0.02, 0.01, 0.005)\nmodel.depth: choice(1, 2)\n")
-    asked = (tmp_path / "rates.yaml", *SETTINGS, "--sampler", "grid", "--trials", "5", "--pruner", "none", "--out", tmp_path / "runs")
+    asked = (
+        tmp_path / "rates.yaml",
+        *SETTINGS,
+        "--sampler",
+        "grid",
+        "--trials",
+        "5",
+        "--pruner",
+        "none",
+        "--out",
+        tmp_path / "runs",
+    )
     out = command(*asked)
     lines = out.splitlines()
     assert sum(line.startswith("trial ") and " begins: train.lr " in line for line in lines) == 5
     assert sum(line.startswith("trial ") and " is complete: " in line for line in lines) == 5
     assert "5 of 5 trials: 5 complete" in lines
-    assert any(line.startswith("what mattered for accuracy: ") and "train.lr" in line and "model.depth" in line for line in lines)
+    assert any(
+        line.startswith("what mattered for accuracy: ") and "train.lr" in line and "model.depth" in line
+        for line in lines
+    )
     best = tmp_path / "runs" / "rates-best.yaml"
     assert f"best configuration in {best}: favorit train --config {best}" in lines
     result = json.loads(command(*asked, "--json").splitlines()[-1])
@@ -79,7 +98,16 @@ def test_too_few_trials_say_so(command, tmp_path: Path):
 def test_a_front_is_a_table_and_a_file(command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(measure, "time_interleaved", count_products)
     (tmp_path / "depths.yaml").write_text("model.depth: choice(1, 3)\ntrain.lr: choice(0.02, 1e-7)\n")
-    asked = (tmp_path / "depths.yaml", *SETTINGS, "--sampler", "grid", "--objective", "accuracy,latency", "--out", tmp_path / "runs")
+    asked = (
+        tmp_path / "depths.yaml",
+        *SETTINGS,
+        "--sampler",
+        "grid",
+        "--objective",
+        "accuracy,latency",
+        "--out",
+        tmp_path / "runs",
+    )
     out = command(*asked)
     assert "not beaten in everything" in out
     assert "what mattered for latency: " in out
@@ -144,7 +172,19 @@ def test_a_built_in_space_brings_its_base(asked):
 
 def test_options_change_the_base(asked):
     own = SPACES["kernels-relu"].base
-    base, _ = asked("kernels-relu", "--data", "mnist", "--epochs", 3, "--seed", 5, "--set", "data.subset=100", "--set", "model.depth=2")
+    base, _ = asked(
+        "kernels-relu",
+        "--data",
+        "mnist",
+        "--epochs",
+        3,
+        "--seed",
+        5,
+        "--set",
+        "data.subset=100",
+        "--set",
+        "model.depth=2",
+    )
     assert (base.data.name, base.data.subset, base.data.augment) == ("mnist", 100, own.data.augment)
     assert (base.train.epochs, base.train.patience, base.seed) == (3, own.train.patience, 5)
     assert base.model == own.model.replace(depth=2)
@@ -158,7 +198,9 @@ def test_a_preset_replaces_the_model(asked):
 
 def test_a_file_replaces_the_whole_base(asked, tmp_path: Path):
     (tmp_path / "base.yaml").write_text("model: {dim: 32}\ntrain: {epochs: 4}\n")
-    base, options = asked("kernels-relu", "--config", tmp_path / "base.yaml", "--epochs", 5, "--objective", "accuracy, latency")
+    base, options = asked(
+        "kernels-relu", "--config", tmp_path / "base.yaml", "--epochs", 5, "--objective", "accuracy, latency"
+    )
     assert base == compose(tmp_path / "base.yaml", None, [], data=None, epochs=5, seed=None)
     assert options["objectives"] == ("accuracy", "latency")
 
@@ -171,14 +213,22 @@ def trial(number: int, state: str, *values: float) -> TrialRecord:
 
 
 def study(
-    *trials: TrialRecord, importances: dict[str, dict[str, float]] | None = None, objectives: tuple[str, ...] = ("accuracy",)
+    *trials: TrialRecord,
+    importances: dict[str, dict[str, float]] | None = None,
+    objectives: tuple[str, ...] = ("accuracy",),
 ) -> TuneResult:
     return TuneResult("mine", objectives, trials, trials[:1], easy(), importances or {}, len(trials), 0)
 
 
 def test_the_course_of_a_study():
     found = course(
-        study(trial(0, "complete", 0.5), trial(1, "pruned", 0.1), trial(2, "failed"), trial(3, "complete", 0.4), trial(4, "complete", 0.7))
+        study(
+            trial(0, "complete", 0.5),
+            trial(1, "pruned", 0.1),
+            trial(2, "failed"),
+            trial(3, "complete", 0.4),
+            trial(4, "complete", 0.7),
+        )
     )
     assert found == Course([(0, 0.5), (3, 0.4), (4, 0.7)], [(1, 0.1)], [(0, 0.5), (3, 0.5), (4, 0.7)])
     assert course(study(trial(0, "failed"))) == Course([], [], [])
@@ -197,7 +247,9 @@ def test_importances_are_ordered_by_the_first_objective():
         study(trial(0, "complete", 0.5), trial(1, "pruned", 0.1), importances={"accuracy": {"train.lr": 1.0}}),
         study(trial(0, "failed")),
         study(
-            trial(0, "complete", 0.5, 2.0), importances={"accuracy": {"a": 1.0}, "latency": {"a": 1.0}}, objectives=("accuracy", "latency")
+            trial(0, "complete", 0.5, 2.0),
+            importances={"accuracy": {"a": 1.0}, "latency": {"a": 1.0}},
+            objectives=("accuracy", "latency"),
         ),
     ],
 )
@@ -221,4 +273,6 @@ def test_the_importance_of_what_matters(tmp_path: Path):
 
 def test_a_front_without_latency_is_written_too(tmp_path: Path):
     write_front(study(trial(3, "complete", 0.5)), tmp_path / "front.csv")
-    assert pandas.read_csv(tmp_path / "front.csv").to_dict("records") == [{"trial": 3, "accuracy": 0.5, "run": "run3", "train.lr": 3}]
+    assert pandas.read_csv(tmp_path / "front.csv").to_dict("records") == [
+        {"trial": 3, "accuracy": 0.5, "run": "run3", "train.lr": 3}
+    ]

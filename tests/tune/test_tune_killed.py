@@ -1,4 +1,6 @@
-"""Processes that tune are really killed: no trial is lost, none is counted twice, none is trained twice; and several share a study."""
+"""Processes that tune are really killed: no trial is lost, none is counted twice, none is trained twice; and several
+share a study.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,10 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> TuneResult:
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a study for each place, its process killed there, and one that was killed many times, at random."""
     out = tmp_path_factory.mktemp("killed")
-    at_places = [dict(out=str(out / place), place=place, options=dict(storage=None) if place == "epoch 3" else {}) for place in PLACES]
+    at_places = [
+        dict(out=str(out / place), place=place, options=dict(storage=None) if place == "epoch 3" else {})
+        for place in PLACES
+    ]
     generator = random.Random(0)
     at_random = [dict(out=str(out / "random"), lines=generator.randint(1, 12)) for _ in range(6)]
     always = [dict(out=str(out / "always"), place="begun 1") for _ in range(worker.DEADLY + 1)]
@@ -71,8 +76,14 @@ def test_killed_there_and_tuned_on(killed: Path, reference, place):
     storage = dict(storage=None) if place == "epoch 3" else {}
     result, events = search(killed / place, **storage)
     assert outcome(result) == outcome(reference), "as if nobody had been killed"
-    assert [event.number for event in events if isinstance(event, Began) and event.again] == ([] if number is None else [number])
-    again = [event for event in events if isinstance(event, Trained) and event.number == number and event.accuracy is not None]
+    assert [event.number for event in events if isinstance(event, Began) and event.again] == (
+        [] if number is None else [number]
+    )
+    again = [
+        event
+        for event in events
+        if isinstance(event, Trained) and event.number == number and event.accuracy is not None
+    ]
     assert len(again) == (0 if number is None else 2 - epochs), "what is on disk is not trained again"
     assert folders(killed / place) == {trial.run for trial in reference.trials}
     for trial in result.trials:
@@ -130,7 +141,11 @@ def test_two_that_begin_a_study_at_once(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_trial_that_takes_its_process_with_it_lets_the_others_go_first(killed: Path, reference):
     """It may need more memory than there is, and would stop them all."""
     result, events = search(killed / "always")
-    assert [(event.number, event.again) for event in events if isinstance(event, Began)] == [(1, False), (2, False), (0, True)]
+    assert [(event.number, event.again) for event in events if isinstance(event, Began)] == [
+        (1, False),
+        (2, False),
+        (0, True),
+    ]
     assert outcome(result) == outcome(reference), "but it is not given up"
 
 
@@ -141,7 +156,9 @@ def claimed_elsewhere(out: Path, beat: float) -> None:
     """Trial 0 is taken up by a process whose lock is not in this folder."""
     search(out, trials=1)
     study = studied(out)
-    study.add_trial(optuna.create_trial(state=TrialState.RUNNING, user_attrs={"worker": "worker-elsewhere", "beat": beat}))
+    study.add_trial(
+        optuna.create_trial(state=TrialState.RUNNING, user_attrs={"worker": "worker-elsewhere", "beat": beat})
+    )
 
 
 def test_a_living_trial_of_another_machine_is_left_alone(tmp_path: Path):

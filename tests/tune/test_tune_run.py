@@ -40,7 +40,9 @@ def test_every_trial_is_an_ordinary_run(done):
     assert begun(events) == [0, 1, 2]
     assert [event.number for event in events if isinstance(event, Over)] == [0, 1, 2]
     said = [event for event in events if isinstance(event, Trained) and event.accuracy is not None]
-    assert [(event.number, event.share) for event in said] == [(number, share) for number in range(3) for share in (0.5, 1.0)]
+    assert [(event.number, event.share) for event in said] == [
+        (number, share) for number in range(3) for share in (0.5, 1.0)
+    ]
     assert (result.missing, result.elsewhere, result.wanted) == (0, 0, 3)
 
 
@@ -104,7 +106,9 @@ def test_equal_configurations_are_trained_once(tmp_path: Path, monkeypatch):
         return train(config, **options)
 
     monkeypatch.setattr(objective, "train", count)
-    result, _ = search(tmp_path, {"model.layout": "choice('softmax', 'all_standard', 'softmax*2')"}, easy(model=dict(depth=2)))
+    result, _ = search(
+        tmp_path, {"model.layout": "choice('softmax', 'all_standard', 'softmax*2')"}, easy(model=dict(depth=2))
+    )
     assert len(trained) == 1
     assert [trial.state for trial in result.trials] == ["complete"] * 3
     assert len({(trial.run, trial.values) for trial in result.trials}) == 1
@@ -121,17 +125,25 @@ def test_a_run_that_is_there_already_is_not_trained_again(tmp_path: Path):
 
 
 def test_a_trial_that_cannot_be_built_fails_and_the_others_go_on(tmp_path: Path):
-    fields = {"model.heads": "choice(2, 4)", "model.dim": "choice(16, 18)", "model.stem": "choice('patch(4)', 'patch(3)')"}
+    fields = {
+        "model.heads": "choice(2, 4)",
+        "model.dim": "choice(16, 18)",
+        "model.stem": "choice('patch(4)', 'patch(3)')",
+    }
     result, events = search(tmp_path, fields, easy(train=dict(epochs=1)))
     failed = {
-        (t.fields["model.heads"], t.fields["model.dim"], t.fields["model.stem"]): t.error for t in result.trials if t.state == "failed"
+        (t.fields["model.heads"], t.fields["model.dim"], t.fields["model.stem"]): t.error
+        for t in result.trials
+        if t.state == "failed"
     }
     complete = [trial for trial in result.trials if trial.state == "complete"]
     assert len(result.trials) == 8
     assert len(complete) == 3 == len(folders(tmp_path))
     assert "heads=4 does not divide dim=18" in failed[4, 18, "patch(4)"]
     assert "does not divide the image" in failed[2, 16, "patch(3)"]
-    assert {event.error for event in events if isinstance(event, Over) and event.state == "failed"} == set(failed.values())
+    assert {event.error for event in events if isinstance(event, Over) and event.state == "failed"} == set(
+        failed.values()
+    )
     again, events = search(tmp_path, fields, easy(train=dict(epochs=1)))
     assert (again, events) == (result, [])
 
@@ -150,7 +162,9 @@ def test_what_torch_itself_refuses_is_a_failed_trial(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(objective, "train", train)
     result, _ = search(tmp_path, trials=2)
-    assert [trial.error for trial in result.trials] == ["DefaultCPUAllocator: can't allocate memory: you tried 99 GiB"] * 2
+    assert [trial.error for trial in result.trials] == [
+        "DefaultCPUAllocator: can't allocate memory: you tried 99 GiB"
+    ] * 2
     assert (result.best, result.front) == (None, ())
 
 
@@ -243,7 +257,9 @@ def test_two_objectives_have_a_front(tmp_path: Path, monkeypatch: pytest.MonkeyP
     beaten = [
         a
         for a in result.trials
-        if any(b.values[0] >= a.values[0] and b.values[1] <= a.values[1] and b.values != a.values for b in result.trials)
+        if any(
+            b.values[0] >= a.values[0] and b.values[1] <= a.values[1] and b.values != a.values for b in result.trials
+        )
     ]
     assert set(map(id, result.front)) == {id(trial) for trial in result.trials} - set(map(id, beaten))
     assert list(result.front) == sorted(result.front, key=lambda trial: -trial.values[0])
@@ -267,7 +283,10 @@ def test_latency_of_another_machine_is_not_mixed_in(tmp_path: Path, monkeypatch)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (dict(objectives=("accuracy", "latency"), pruner="median"), "the pruner 'median' cannot be used with two objectives"),
+        (
+            dict(objectives=("accuracy", "latency"), pruner="median"),
+            "the pruner 'median' cannot be used with two objectives",
+        ),
         (dict(objectives=("latency",)), "the objective 'latency' is not valid: accuracy, or accuracy,latency"),
         (dict(objectives=("acuracy",)), "did you mean 'accuracy'"),
         (dict(pruner="meidan"), "did you mean 'median'"),
@@ -311,7 +330,9 @@ def test_a_study_that_is_not_ours_is_left_alone(tmp_path: Path):
     import optuna
 
     backend = optuna.storages.journal.JournalFileBackend(str(tmp_path / "tune.log"))
-    study = optuna.create_study(study_name="tuning", storage=optuna.storages.JournalStorage(backend), direction="maximize")
+    study = optuna.create_study(
+        study_name="tuning", storage=optuna.storages.JournalStorage(backend), direction="maximize"
+    )
     study.add_trial(optuna.create_trial(value=1.0))
     with pytest.raises(FavoritError, match="is not one of favorit's"):
         search(tmp_path)
@@ -347,7 +368,11 @@ def test_a_study_of_optuna_is_at_hand(done):
 
 def test_python_takes_a_name_a_file_or_fields(tmp_path: Path):
     (tmp_path / "mine.yaml").write_text("train.lr: choice(0.02)\n")
-    found = favorit.tuning.tune(tmp_path / "mine.yaml", easy().model_dump(), out=tmp_path, sampler="grid", accelerator="cpu")
+    found = favorit.tuning.tune(
+        tmp_path / "mine.yaml", easy().model_dump(), out=tmp_path, sampler="grid", accelerator="cpu"
+    )
     assert (found.name, found.best) == ("mine", easy(train=dict(lr=0.02)))
-    same = favorit.tuning.tune(RATES | {"train.lr": "choice(0.02)"}, easy(), out=tmp_path, accelerator="cpu", trials=1, sampler="random")
+    same = favorit.tuning.tune(
+        RATES | {"train.lr": "choice(0.02)"}, easy(), out=tmp_path, accelerator="cpu", trials=1, sampler="random"
+    )
     assert (same.name, same.trials[0].run) == ("tuning", found.trials[0].run)

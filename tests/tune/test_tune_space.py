@@ -1,4 +1,6 @@
-"""Search spaces: what can be written, what it makes of a configuration, what is refused before anything starts, and those of the report."""
+"""Search spaces: what can be written, what it makes of a configuration, what is refused before anything starts, and
+those of the report.
+"""
 
 from __future__ import annotations
 
@@ -120,7 +122,10 @@ def test_a_parameter_of_a_component_that_is_searched_too():
         ({"train.lr": "uniform(0.0, 0.1)"}, r"train\.lr=0\.0 fits in no combination"),
         ({"train.optimizer": "choice(adam, adem)"}, "unknown optimizer 'adem': did you mean 'adam'"),
         ({"model.stem": "choice('patch(4)', 'patch(sise=4)')"}, "did you mean 'size'"),
-        ({"model.heads": "choice(2, 5)", "model.dim": "choice(16, 32)"}, r"model\.heads=5 fits in no combination: heads=5 does not divide"),
+        (
+            {"model.heads": "choice(2, 5)", "model.dim": "choice(16, 32)"},
+            r"model\.heads=5 fits in no combination: heads=5 does not divide",
+        ),
     ],
 )
 def test_what_cannot_be_searched_is_said_before_anything_starts(fields, message):
@@ -206,9 +211,13 @@ def test_grids_are_as_large_as_the_report_s(name, size):
 
 # What the report found best, by section: each must be a point of its space.
 BEST: dict[str, dict[str, Any]] = {
-    "kernels-vit": dict(lr=5e-4, optimizer="adam", dropout=0.1, depth=8, heads=8, stem="patch(4)", dim=256, mlp_dim=512),
+    "kernels-vit": dict(
+        lr=5e-4, optimizer="adam", dropout=0.1, depth=8, heads=8, stem="patch(4)", dim=256, mlp_dim=512
+    ),
     "kernels-relu": dict(lr=1.7e-3, batch_size=128, optimizer="sgd", dropout=0.1, depth=4, dim=960, heads=16),
-    "kernels-elu": dict(lr=5e-4, batch_size=128, dim=768, dropout=0.0, heads=8, m=256, depth=1, optimizer="adamw", alpha=0.25),
+    "kernels-elu": dict(
+        lr=5e-4, batch_size=128, dim=768, dropout=0.0, heads=8, m=256, depth=1, optimizer="adamw", alpha=0.25
+    ),
     "kernels-gelu-first": dict(lr=6.25e-5),
     "kernels-gelu": dict(lr=6.25e-5, batch_size=128, dropout=0.0, depth=1, dim=768, heads=16, m=128),
     "kernels-ftheta": dict(
@@ -231,12 +240,18 @@ def test_the_report_s_best_is_in_its_space(name):
             assert low <= value <= high
             values[key] = value
         else:
-            (values[key],) = [point for point in distribution.points if value in (point, point[0] if isinstance(point, tuple) else point)]
+            (values[key],) = [
+                point
+                for point in distribution.points
+                if value in (point, point[0] if isinstance(point, tuple) else point)
+            ]
     assert not wanted
     config = found.config(values)
     assert (config.data.name, config.data.folds, config.train.epochs) == ("cifar10", 5, 10)
     cycles = name.startswith("kernels-gelu")
-    assert config.train.schedule == ("one_cycle" if cycles else {"adam": "step", "adamw": "step", "sgd": "cosine"}[config.train.optimizer])
+    assert config.train.schedule == (
+        "one_cycle" if cycles else {"adam": "step", "adamw": "step", "sgd": "cosine"}[config.train.optimizer]
+    )
     assert config.train.weight_decay == (0.01 if config.train.optimizer == "adamw" else 0.0)
 
 
@@ -265,7 +280,11 @@ def test_dropout_reaches_the_layer_that_makes_the_single_token():
     found = SPACES["kernels-exp"]
     values = {key: distribution.ends[-1] for key, distribution in found.distributions.items()}
     config = found.config(values)
-    assert (config.model.dropout, "dropout=0.3" in config.model.stem, "tokens=1" in config.model.stem) == (0.3, True, True)
+    assert (config.model.dropout, "dropout=0.3" in config.model.stem, "tokens=1" in config.model.stem) == (
+        0.3,
+        True,
+        True,
+    )
     assert "m=764" in config.model.performer
     assert "eps=1e-06" in config.model.performer
 
@@ -291,17 +310,26 @@ class Asked:
 def test_a_grid_has_each_combination_once():
     found = SPACES["kernels-vit"]
     sampler = SAMPLERS.build("grid", space=found, seed=0)
-    points = [tuple(sampler.sample_independent(None, Asked(number), key, None) for key in found.fields) for number in range(256)]
+    points = [
+        tuple(sampler.sample_independent(None, Asked(number), key, None) for key in found.fields)
+        for number in range(256)
+    ]
     assert len(set(points)) == 256 == math.prod(len(each.points) for each in found.distributions.values())
     again = SAMPLERS.build("grid", space=found, seed=0)
     other = SAMPLERS.build("grid", space=found, seed=1)
-    first = [[each.sample_independent(None, Asked(number), "train.lr", None) for number in range(30)] for each in (sampler, again, other)]
+    first = [
+        [each.sample_independent(None, Asked(number), "train.lr", None) for number in range(30)]
+        for each in (sampler, again, other)
+    ]
     assert first[0] == first[1] != first[2]
 
 
 @pytest.mark.parametrize(
     ("fields", "message"),
-    [({"train.lr": "log(1e-4, 1e-2)"}, r"train\.lr is log\(1e-4, 1e-2\)"), ({"seed": "int(0, 2000000)"}, "2,000,001 points")],
+    [
+        ({"train.lr": "log(1e-4, 1e-2)"}, r"train\.lr is log\(1e-4, 1e-2\)"),
+        ({"seed": "int(0, 2000000)"}, "2,000,001 points"),
+    ],
 )
 def test_what_is_no_grid_is_said(fields, message):
     with pytest.raises(FavoritError, match=message):

@@ -41,7 +41,8 @@ URL = "postgresql://me:se:cr@t@127.0.0.1:1/tuning"
 
 
 @pytest.mark.parametrize(
-    "url", [URL, URL.replace("postgresql", "postgres"), "postgresql:///tuning?host=127.0.0.1&port=1&user=me&password=se:cr@t"]
+    "url",
+    [URL, URL.replace("postgresql", "postgres"), "postgresql:///tuning?host=127.0.0.1&port=1&user=me&password=se:cr@t"],
 )
 def test_an_unreachable_data_base_is_one_line_without_the_password(tmp_path: Path, url):
     begin = time.monotonic()
@@ -58,7 +59,10 @@ def test_an_unreachable_data_base_is_one_line_without_the_password(tmp_path: Pat
     ("url", "shown"),
     [
         ("postgresql://me:secret@host:5432/db", "postgresql://me:***@host:5432/db"),
-        ("postgresql://me@host/db?password=secret&sslmode=require", "postgresql://me@host/db?password=***&sslmode=require"),
+        (
+            "postgresql://me@host/db?password=secret&sslmode=require",
+            "postgresql://me@host/db?password=***&sslmode=require",
+        ),
         ("postgresql://me@host/db", "postgresql://me@host/db"),
         ("sqlite:///a.db", "sqlite:///a.db"),
     ],

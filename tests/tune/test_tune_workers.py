@@ -100,7 +100,10 @@ def test_a_lock_is_held_as_long_as_its_holder_lives(tmp_path: Path):
     with hold(lock):
         assert is_held(lock)
     assert not is_held(lock)
-    process = start("-c", f"import fcntl, time; f = open({str(lock)!r}, 'a'); fcntl.flock(f, 2); print('held', flush=True); time.sleep(60)")
+    process = start(
+        "-c",
+        f"import fcntl, time; f = open({str(lock)!r}, 'a'); fcntl.flock(f, 2); print('held', flush=True); time.sleep(60)",
+    )
     assert process.stdout is not None
     assert process.stdout.readline() == "held\n"
     assert is_held(lock)

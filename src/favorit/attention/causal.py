@@ -1,4 +1,5 @@
-"""Causal linear attention: prefix sums over blocks of tokens, for some heads of some images at a time, made again going back.
+"""Causal linear attention: prefix sums over blocks of tokens, for some heads of some images at a time, made again going
+back.
 
 Shapes: B batch, H heads, N tokens, D head width, E = D + 1, M features, G heads of images, C tokens of a block.
 """
@@ -26,10 +27,12 @@ Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
 
 
 def prefix_sums(phi_q: Tensor, phi_k: Tensor, r: Tensor | None, v: Tensor, least: float = 0.0) -> Tensor:
-    """out_i = sum_{j<=i} phi(q_i) . phi(k_j) e_j v_j / sum_{j<=i} phi(q_i) . phi(k_j) e_j, e_j = exp(r_j); O(N (M D + C (M + D))).
+    """out_i = sum_{j<=i} phi(q_i) . phi(k_j) e_j v_j / sum_{j<=i} phi(q_i) . phi(k_j) e_j, e_j = exp(r_j); O(N (M D + C
+    (M + D))).
 
-    Everything about key j is kept relative to the running maximum of r at the query that reads it, and rescaled as the maximum
-    grows: with one maximum for all keys, a late key could push every earlier one below the smallest float. No feature is below `least`.
+    Everything about key j is kept relative to the running maximum of r at the query that reads it, and rescaled as the
+    maximum grows: with one maximum for all keys, a late key could push every earlier one below the smallest float. No
+    feature is below `least`.
     """
     shape = (*phi_q.shape[:-1], v.shape[-1])
     phi_q, phi_k, v = phi_q.flatten(0, 1), phi_k.flatten(0, 1), v.flatten(0, 1)
@@ -43,7 +46,8 @@ def prefix_sums(phi_q: Tensor, phi_k: Tensor, r: Tensor | None, v: Tensor, least
         seen = v_and_one * (r > -torch.inf)
         top = r.new_full((v.shape[0], 1, 1), torch.finfo(r.dtype).min)
     rows = slices(n_both, even(n_both, BLOCK))
-    # Pieces of one split, whose gradients are put together once; each slice of its own would have a gradient as large as the whole.
+    # Pieces of one split, whose gradients are put together once; each slice of its own would have a gradient as large
+    # as the whole.
     q_pieces, k_pieces, v_pieces = (_pieces(x, rows) for x in (phi_q, phi_k, v_and_one))
     r_pieces = None if r is None else _pieces(r, rows)
     for number, place in enumerate(rows):
@@ -88,13 +92,21 @@ def part_sizes(batch: int, heads: int, tokens: int, features: int) -> tuple[int,
 class _Recomputed(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, attend: Attend, kernel: Kernel, key_mask: Tensor | None, q: Tensor, k: Tensor, v: Tensor, *parameters: Tensor
+        ctx: Any,
+        attend: Attend,
+        kernel: Kernel,
+        key_mask: Tensor | None,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *parameters: Tensor,
     ) -> Tensor:
         ctx.attend, ctx.kernel, ctx.key_mask, ctx.parts = attend, kernel, key_mask, _parts(kernel, q, k)
         out = v.new_empty(*q.shape[:-1], v.shape[-1])
         for part in ctx.parts:
             out[part] = attend(q[part], k[part], v[part], _of(key_mask, part))
-        # Features are made again going back. The buffers are kept so that torch refuses to when they were redrawn meanwhile.
+        # Features are made again going back. The buffers are kept so that torch refuses to when they were redrawn
+        # meanwhile.
         ctx.save_for_backward(q, k, v, *parameters, *kernel.buffers())
         return out
 

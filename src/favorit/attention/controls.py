@@ -1,4 +1,5 @@
-"""Controls: what a model reaches when attention does nothing clever. A table without them does not show that attention matters.
+"""Controls: what a model reaches when attention does nothing clever. A table without them does not show that attention
+matters.
 
 Shapes: B batch, H heads, N tokens, D head width.
 """
@@ -24,7 +25,11 @@ class Uniform(Mixer):
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
         dtype = output_dtype(v)
         with full_precision(v) as (v,):
-            kept = torch.ones_like(v[..., :1]) if key_mask is None else key_mask[:, None, :, None].to(v).expand(*v.shape[:-1], 1)
+            kept = (
+                torch.ones_like(v[..., :1])
+                if key_mask is None
+                else key_mask[:, None, :, None].to(v).expand(*v.shape[:-1], 1)
+            )
             if self.causal:
                 # Queries beyond the last key see all of them.
                 last = torch.arange(q.shape[-2], device=v.device).clamp(max=v.shape[-2] - 1)
@@ -44,7 +49,9 @@ class Uniform(Mixer):
 
 @MIXERS.register("none")
 class NoMixing(Mixer):
-    """w = identity: every token keeps its own v, and tokens exchange nothing. Of fewer queries than keys, query i is token i."""
+    """w = identity: every token keeps its own v, and tokens exchange nothing. Of fewer queries than keys, query i is
+    token i.
+    """
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
         self._check(q, k)
@@ -54,10 +61,14 @@ class NoMixing(Mixer):
     def weights(self, q: Tensor, k: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
         self._check(q, k)
         with full_precision(q) as (wide,):
-            eye = torch.eye(q.shape[-2], k.shape[-2], dtype=wide.dtype, device=wide.device).expand(*q.shape[:-1], k.shape[-2])
+            eye = torch.eye(q.shape[-2], k.shape[-2], dtype=wide.dtype, device=wide.device).expand(
+                *q.shape[:-1], k.shape[-2]
+            )
             return eye if key_mask is None else eye * key_mask[:, None, None, :]
 
     @staticmethod
     def _check(q: Tensor, k: Tensor) -> None:
         if q.shape[-2] > k.shape[-2]:
-            raise FavoritError(f"the mixer none needs a key for each query, got {q.shape[-2]} queries and {k.shape[-2]} keys")
+            raise FavoritError(
+                f"the mixer none needs a key for each query, got {q.shape[-2]} queries and {k.shape[-2]} keys"
+            )

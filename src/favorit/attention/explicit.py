@@ -1,7 +1,9 @@
-"""Softmax attention with its weights kept: on a CPU, training is faster that way than through torch's fused kernel, where they are few.
+"""Softmax attention with its weights kept: on a CPU, training is faster that way than through torch's fused kernel,
+where they are few.
 
     forward     w = softmax(q k^T / sqrt(D)),  out = w v
-    backward    of w:  g v^T;  of scores s:  w * (of_w - sum_j w of_w);  of v:  w^T g;  of q and k:  of_s k / sqrt(D),  of_s^T q / sqrt(D)
+    backward    of w:  g v^T;  of scores s:  w * (of_w - sum_j w of_w);  of v:  w^T g;  of q and k:  of_s k / sqrt(D),
+    of_s^T q / sqrt(D)
 
 Shapes: B batch, H heads, N tokens, D head width.
 """
@@ -18,16 +20,18 @@ from torch.autograd.function import once_differentiable
 from favorit.attention.blocks import even, slices
 from favorit.attention.precision import full_precision, multiplied_in_bf16, output_dtype
 
-# Up to this many tokens, fp32 is 1.1 to 1.5 times faster with explicit weights (LOG.md), as long as the weights that are kept, in numbers,
-# are worth the calls, and small beside the activations of a model. bf16 is 1.1 to 1.6 times faster at any length that was tried.
+# Up to this many tokens, fp32 is 1.1 to 1.5 times faster with explicit weights (LOG.md), as long as the weights that
+# are kept, in numbers, are worth the calls, and small beside the activations of a model. bf16 is 1.1 to 1.6 times
+# faster at any length that was tried.
 SHORT = 200
 FEWEST_KEPT, MOST_KEPT = 1 << 19, 1 << 24
 BLOCK_NUMBERS = 1 << 20
 
 
 def explicit_way(q: Tensor, k: Tensor, v: Tensor) -> type[InFp32] | type[InBf16] | type[OfTokens] | None:
-    """The faster way to train, None where that is torch's: a function of shapes, types, processor, whether keys and values are the same
-    tensor, and whether gradients are wanted."""
+    """The faster way to train, None where that is torch's: a function of shapes, types, processor, whether keys and
+    values are the same tensor, and whether gradients are wanted.
+    """
     if not trains_on_cpu(q, k, v):
         return None
     fp32, bf16 = {x.dtype for x in (q, k, v)} == {torch.float32} == {output_dtype(v)}, multiplied_in_bf16(q, k, v)
@@ -42,16 +46,22 @@ def explicit_way(q: Tensor, k: Tensor, v: Tensor) -> type[InFp32] | type[InBf16]
 
 
 def trains_on_cpu(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether gradients by hand will be asked for; compilers and transforms (torch.func) make their own of torch's kernel."""
+    """Whether gradients by hand will be asked for; compilers and transforms (torch.func) make their own of torch's
+    kernel.
+    """
     wanted = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
-    return wanted and q.device.type == "cpu" and not (torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active())
+    return (
+        wanted
+        and q.device.type == "cpu"
+        and not (torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active())
+    )
 
 
 class InFp32(torch.autograd.Function):
     """In blocks that stay in cache.
 
-    A block is one head of some images: their tokens, views of the packed projection, then lie at even distances and are multiplied where
-    they are, without a copy.
+    A block is one head of some images: their tokens, views of the packed projection, then lie at even distances and are
+    multiplied where they are, without a copy.
     """
 
     @staticmethod
@@ -93,7 +103,8 @@ class InFp32(torch.autograd.Function):
 
 
 class InBf16(torch.autograd.Function):
-    """Products in bf16, but scores in fp32, as fused kernels have it: rounded, a score of 50 would be off by 0.1, its weight by a tenth.
+    """Products in bf16, but scores in fp32, as fused kernels have it: rounded, a score of 50 would be off by 0.1, its
+    weight by a tenth.
 
     Products are fastest with all heads of all images in one axis; only the scores go in blocks that stay in cache.
     """
@@ -113,8 +124,14 @@ class InBf16(torch.autograd.Function):
         scores, wide_q, wide_k = (q.new_empty(blocks[0].stop, *x.shape[1:], dtype=torch.float32) for x in (w, q, k))
         for some in blocks:
             room = slice(some.stop - some.start)
-            # exp(s) = 2^(s / ln 2): torch's powers of two and four more passes take 0.6 of the time of its softmax in place (LOG.md).
-            s = _product(wide_q[room].copy_(q[some]), wide_k[room].copy_(k[some]).mT, scores[room], q.shape[-1] ** -0.5 / math.log(2))
+            # exp(s) = 2^(s / ln 2): torch's powers of two and four more passes take 0.6 of the time of its softmax in
+            # place (LOG.md).
+            s = _product(
+                wide_q[room].copy_(q[some]),
+                wide_k[room].copy_(k[some]).mT,
+                scores[room],
+                q.shape[-1] ** -0.5 / math.log(2),
+            )
             s.sub_(s.amax(-1, keepdim=True)).exp2_()
             w[some] = s.div_(s.sum(-1, keepdim=True))
         ctx.save_for_backward(q, k, v, w)
@@ -125,8 +142,9 @@ class InBf16(torch.autograd.Function):
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor, ...]:
         q, k, v, w = ctx.saved_tensors
         grad, scale = grad_out.reshape(-1, *grad_out.shape[2:]), q.shape[-1] ** -0.5
-        # What is the same for all weights of a row has no gradient: without the mean of v, g v^T is small enough to be rounded. A mean in
-        # bf16 leaves differences that bf16 has; they are taken in fp32, in which torch is five times faster at it.
+        # What is the same for all weights of a row has no gradient: without the mean of v, g v^T is small enough to be
+        # rounded. A mean in bf16 leaves differences that bf16 has; they are taken in fp32, in which torch is five times
+        # faster at it.
         of_w = torch.bmm(grad, (v - v.mean(1, keepdim=True).float()).to(v.dtype).mT)
         grad_v, of_scores = torch.bmm(w.mT, grad), _softmax_backward(of_w, w)
         grad_q, grad_k = torch.bmm(of_scores, k).mul_(scale), torch.bmm(of_scores.mT, q).mul_(scale)
@@ -134,7 +152,9 @@ class InBf16(torch.autograd.Function):
 
 
 class OfTokens(torch.autograd.Function):
-    """Few queries of tokens that are keys and values at once: the tokens' two gradients are one product. Scores are in fp32."""
+    """Few queries of tokens that are keys and values at once: the tokens' two gradients are one product. Scores are in
+    fp32.
+    """
 
     @staticmethod
     def explain(q: Tensor, k: Tensor) -> str:
@@ -169,7 +189,9 @@ def _together(q: Tensor, k: Tensor) -> int:
 def _heads_of_images(q: Tensor, k: Tensor) -> tuple[list[tuple[slice, int]], Tensor]:
     """The images and the head of each block, and room for the scores of one."""
     images = even(len(q), _together(q, k))
-    return [(b, h) for b in slices(len(q), images) for h in range(q.shape[1])], q.new_empty(images, q.shape[2], k.shape[2])
+    return [(b, h) for b in slices(len(q), images) for h in range(q.shape[1])], q.new_empty(
+        images, q.shape[2], k.shape[2]
+    )
 
 
 def _product(a: Tensor, b: Tensor, room: Tensor, scale: float) -> Tensor:

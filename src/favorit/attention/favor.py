@@ -28,11 +28,12 @@ DECAYS = {"softmax": 0.5, "gaussian": 1.0}
 class Favor(Kernel):
     """phi(x) = exp(W x~ - |x~|^2 / 2), x~ = x / D^(1/4): E[phi(q) . phi(k)] / M = exp(q . k / sqrt(D)).
 
-    `kernel="gaussian"` is exp(W x~ - |x~|^2), which estimates exp(-|q~ - k~|^2 / 2): keys far from the query lose weight however long.
-    `features="hyperbolic"` is [exp(u), exp(-u)] over M/2 rows: the same mean, less variance for nearby q and k. One W serves all heads
-    of a layer. Of a query, |q~|^2 and the largest exponent are left out: they are factors of the whole row. Of a key, the largest
-    exponent goes into r, where the mixer accounts for it; dropping it per key would reweight the keys. In blocks on a CPU nothing is left
-    out of exponents that are in range without it.
+    `kernel="gaussian"` is exp(W x~ - |x~|^2), which estimates exp(-|q~ - k~|^2 / 2): keys far from the query lose
+    weight however long. `features="hyperbolic"` is [exp(u), exp(-u)] over M/2 rows: the same mean, less variance for
+    nearby q and k. One W serves all heads of a layer. Of a query, |q~|^2 and the largest exponent are left out: they
+    are factors of the whole row. Of a key, the largest exponent goes into r, where the mixer accounts for it; dropping
+    it per key would reweight the keys. In blocks on a CPU nothing is left out of exponents that are in range without
+    it.
     """
 
     def __init__(
@@ -49,7 +50,9 @@ class Favor(Kernel):
         super().__init__()
         self.mirrored = features == "hyperbolic"
         if self.mirrored and m % 2:
-            raise FavoritError(f"favor: m={m} is not valid with features=hyperbolic: features come in pairs, m must be even")
+            raise FavoritError(
+                f"favor: m={m} is not valid with features=hyperbolic: features come in pairs, m must be even"
+            )
         self.features = m
         self.decay = DECAYS[kernel]
         rows = m // 2 if self.mirrored else m
@@ -87,7 +90,8 @@ class Favor(Kernel):
             return Lifted(phi, found, pull)
 
         ways = [Lifter(partial(lift, levelled=False), r=self._log_factor), Lifter(partial(lift, levelled=True))]
-        # To find out whether exponents need their maxima taken off, a processor that runs ahead would have to be waited for.
+        # To find out whether exponents need their maxima taken off, a processor that runs ahead would have to be waited
+        # for.
         return ways if like.is_cpu else ways[1:]
 
     def redraw(self, index: int) -> None:

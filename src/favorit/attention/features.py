@@ -1,4 +1,5 @@
-"""Features of some heads and tokens at a time, for backwards by hand: views of blocks, memory for their features, sums of gradients.
+"""Features of some heads and tokens at a time, for backwards by hand: views of blocks, memory for their features, sums
+of gradients.
 
 Shapes: B batch, H heads, N tokens, D head width, M features, G heads of images in a block.
 """
@@ -15,13 +16,17 @@ from favorit.attention.kernel import Lifted, Lifter
 
 
 def heads_in_blocks(groups: int, *whole: Tensor | None) -> Iterator[tuple[Any, ...]]:
-    """Some heads of images at a time, (B,H,...) -> (G,...): views, as what is written there must stay. None stays None."""
+    """Some heads of images at a time, (B,H,...) -> (G,...): views, as what is written there must stay. None stays
+    None.
+    """
     cut = [repeat(None) if x is None else x.contiguous().flatten(0, 1).split(groups) for x in whole]
     return zip(*cut, strict=False)
 
 
 def some_tokens(x: Tensor, tokens: slice) -> Tensor:
-    """Some tokens of (G,N,...): x itself if they are all, as a view costs as much as a small operation; else those of a single head."""
+    """Some tokens of (G,N,...): x itself if they are all, as a view costs as much as a small operation; else those of a
+    single head.
+    """
     return x if tokens.stop - tokens.start == x.shape[1] else x[:, tokens]
 
 

@@ -3,8 +3,9 @@
     s_ij = phi(q_i) . phi(k_j) exp(r_j - max r)
     w_ij = (s_ij + d) / sum_j (s_ij + d)
 
-With fewer queries than a head is wide this is less work than the sums over keys that many queries share, and values are mixed before they
-are projected. Shapes: B batch, H heads, N keys, I queries, D head width, M features, G heads of images in a block.
+With fewer queries than a head is wide this is less work than the sums over keys that many queries share, and values are
+mixed before they are projected. Shapes: B batch, H heads, N keys, I queries, D head width, M features, G heads of
+images in a block.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ class _Scores(torch.autograd.Function):
                     exponents_GN[..., j] = r.mT
         scale = None if r is None else torch.exp(exponents - exponents.amax(-1, keepdim=True))
         ctx.kernel, ctx.sizes = kernel, (groups, tokens)
-        # Features are made again going back. The buffers are kept so that torch refuses to when they were redrawn meanwhile.
+        # Features are made again going back. The buffers are kept so that torch refuses to when they were redrawn
+        # meanwhile.
         ctx.save_for_backward(phi_q, k, scale, *parameters, *kernel.buffers())
         return s if scale is None else s.mul_(scale)
 
@@ -60,7 +62,9 @@ class _Scores(torch.autograd.Function):
         totals = Totals(others[: len(list(ctx.kernel.parameters()))])
         lifter, (room, second_room) = ctx.kernel.lifters(k, pulled=True)[-1], k.new_empty(2, groups * tokens, features)
         with torch.autocast(k.device.type, enabled=False):
-            for phi_GIM, k_GND, of_GIN, grad_phi_GIM, grad_k_GND in heads_in_blocks(groups, phi_q, k, of_s, grad_phi, grad_k):
+            for phi_GIM, k_GND, of_GIN, grad_phi_GIM, grad_k_GND in heads_in_blocks(
+                groups, phi_q, k, of_s, grad_phi, grad_k
+            ):
                 for j in slices(k.shape[2], tokens):
                     of_j = of_GIN[..., j]
                     lifted = lift_into(room, lifter, some_tokens(k_GND, j), True)

@@ -18,15 +18,19 @@ from favorit.spec import PositiveInt
 
 @kernel("sincos")
 class SinCos(Kernel):
-    """phi(x) = [1, c cos(W x~), c sin(W x~)], c = sqrt(2/m), x~ = x / D^(1/4): E[phi(q) . phi(k)] = 1 + exp(-|q~ - k~|^2 / 2).
+    """phi(x) = [1, c cos(W x~), c sin(W x~)], c = sqrt(2/m), x~ = x / D^(1/4): E[phi(q) . phi(k)] = 1 + exp(-|q~ -
+    k~|^2 / 2).
 
-    Random Fourier features on m/2 rows of W, shared by the heads of a layer; O(N m D). They are signed, but phi(q) . phi(k) is
-    1 + mean_r cos(w_r . (q~ - k~)), which is never negative: that is what the constant feature is for. The kernel has m + 1 features.
+    Random Fourier features on m/2 rows of W, shared by the heads of a layer; O(N m D). They are signed, but phi(q) .
+    phi(k) is 1 + mean_r cos(w_r . (q~ - k~)), which is never negative: that is what the constant feature is for. The
+    kernel has m + 1 features.
     """
 
     least = UNBOUNDED
 
-    def __init__(self, head_dim: int, layer: int, seed: int, m: PositiveInt = 128, orthogonal: bool = True, norm: RowNorm = "chi") -> None:
+    def __init__(
+        self, head_dim: int, layer: int, seed: int, m: PositiveInt = 128, orthogonal: bool = True, norm: RowNorm = "chi"
+    ) -> None:
         super().__init__()
         if m % 2:
             raise FavoritError(f"sincos: m={m} is not valid: features come in pairs, m must be even")

@@ -23,8 +23,8 @@ UNBOUNDED = -math.inf
 class Lifted(NamedTuple):
     """Features phi (..., N, M), and the r of keys (..., N, 1) that was found with them; going back it is not looked at.
 
-    `pull(gradient of phi, room for that of x)` fills the second, may overwrite the first, and returns the gradients of the parameters that
-    need one.
+    `pull(gradient of phi, room for that of x)` fills the second, may overwrite the first, and returns the gradients of
+    the parameters that need one.
     """
 
     phi: Tensor
@@ -35,8 +35,8 @@ class Lifted(NamedTuple):
 class Lifter(NamedTuple):
     """A way to make features in blocks: phi = lift(x, whether as keys, memory (..., N, M) that phi may use).
 
-    x is a block of what `prepared` makes of all tokens once: (..., N, D) -> (..., N, any), contiguous. `r` gives the r of all keys where it
-    can be told without their features.
+    x is a block of what `prepared` makes of all tokens once: (..., N, D) -> (..., N, any), contiguous. `r` gives the r
+    of all keys where it can be told without their features.
     """
 
     lift: Callable[[Tensor, bool, Tensor], Lifted]
@@ -47,9 +47,10 @@ class Lifter(NamedTuple):
 class Kernel(nn.Module, ABC):
     """A feature map that owns its scaling. `queries` and `keys` are called in fp32 or better, autocast off.
 
-    `features` is M. `least` is a lower bound of all features. Above 0, no row of weights can vanish. UNBOUNDED means signed features:
-    unless the kernel keeps phi(q) . phi(k) non-negative by other means, weights may be negative, and they grow without bound where a row's
-    sum crosses zero. `rounds` says that a lifter takes tokens of bf16 as well: each feature is then off by roundings of its own size.
+    `features` is M. `least` is a lower bound of all features. Above 0, no row of weights can vanish. UNBOUNDED means
+    signed features: unless the kernel keeps phi(q) . phi(k) non-negative by other means, weights may be negative, and
+    they grow without bound where a row's sum crosses zero. `rounds` says that a lifter takes tokens of bf16 as well:
+    each feature is then off by roundings of its own size.
     """
 
     features: int
@@ -61,19 +62,20 @@ class Kernel(nn.Module, ABC):
         """(..., N, D) -> (..., N, M), at least `least`, each token up to a positive factor of its own (it cancels)."""
 
     def keys(self, k: Tensor) -> tuple[Tensor, Tensor | None]:
-        """(..., N, D) -> phi (..., N, M), r (..., N, 1): the features of key j are phi_j exp(r_j). No factor of a key cancels, only one of
-        all keys.
+        """(..., N, D) -> phi (..., N, M), r (..., N, 1): the features of key j are phi_j exp(r_j). No factor of a key
+        cancels, only one of all keys.
 
-        r, detached, keeps phi in range where the features themselves would overflow or vanish; None, which is 0, unless a kernel needs it.
+        r, detached, keeps phi in range where the features themselves would overflow or vanish; None, which is 0, unless
+        a kernel needs it.
         """
         return self.queries(k), None
 
     def lifters(self, like: Tensor, pulled: bool) -> list[Lifter]:
-        """Ways to the features of many blocks of tokens of that type and device, for a backward by hand; `pulled` says whether this is the
-        way back, on which gradients will be pulled through them.
+        """Ways to the features of many blocks of tokens of that type and device, for a backward by hand; `pulled` says
+        whether this is the way back, on which gradients will be pulled through them.
 
-        The last way is right for all tokens; one before it may be faster where no feature that counts overflows or vanishes, which its
-        caller finds out. By autograd; a kernel that knows its derivative saves that and the memory.
+        The last way is right for all tokens; one before it may be faster where no feature that counts overflows or
+        vanishes, which its caller finds out. By autograd; a kernel that knows its derivative saves that and the memory.
         """
         trained = [p for p in self.parameters() if p.requires_grad]
 

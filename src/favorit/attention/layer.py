@@ -22,9 +22,10 @@ from favorit.position import Position, acts_on_qk, build_position
 class Attention(nn.Module):
     """x -> out(mixer(q, k, v)), q, k, v = qkv(x) in H heads, q and k placed by the position; (B,N,C) -> (B,N,C).
 
-    `mixer` and `position` are specs or built modules. `grid` and `prefix` are needed at build time only by what is as large as the grid
-    (linformer), and wanted by learned positions, which otherwise start at 16x16 and are interpolated. `qk_norm` normalises q and k per
-    head; `local="dwconv(3)"` adds a depthwise convolution of v. Without a seed random features come from torch's global generator.
+    `mixer` and `position` are specs or built modules. `grid` and `prefix` are needed at build time only by what is as
+    large as the grid (linformer), and wanted by learned positions, which otherwise start at 16x16 and are interpolated.
+    `qk_norm` normalises q and k per head; `local="dwconv(3)"` adds a depthwise convolution of v. Without a seed random
+    features come from torch's global generator.
     """
 
     def __init__(
@@ -55,14 +56,23 @@ class Attention(nn.Module):
         shape: dict[str, Any] = dict(heads=heads, head_dim=self.head_dim, prefix=prefix, layer=layer, seed=seed)
         tokens = None if grid is None else prefix + math.prod(grid)
         self.mixer = mixer if isinstance(mixer, Mixer) else build_mixer(mixer, tokens=tokens, **shape)
-        self.position = position if isinstance(position, Position) else build_position(position, dim=dim, grid=grid, **shape)
+        self.position = (
+            position if isinstance(position, Position) else build_position(position, dim=dim, grid=grid, **shape)
+        )
         self.local = None if local is None else LOCALS.build(local, heads=heads, head_dim=self.head_dim)
         self._check_prefix(prefix)
 
     def forward(
-        self, x: Tensor, grid: Grid | None = None, prefix: int = 0, key_mask: Tensor | None = None, reads: int | None = None
+        self,
+        x: Tensor,
+        grid: Grid | None = None,
+        prefix: int = 0,
+        key_mask: Tensor | None = None,
+        reads: int | None = None,
     ) -> Tensor:
-        """(B,N,C) -> (B,N,C), or (B,reads,C): the first tokens only, from all keys. Without a grid the tokens lie in one row."""
+        """(B,N,C) -> (B,N,C), or (B,reads,C): the first tokens only, from all keys. Without a grid the tokens lie in
+        one row.
+        """
         grid = (1, x.shape[1] - prefix) if grid is None else grid
         if reads is not None and key_mask is None and self._is_plain():
             return self._joined(self.mixer.read(*self._few(self._tokens(x, grid, prefix), reads)))
@@ -81,7 +91,9 @@ class Attention(nn.Module):
         """Which way a training batch takes through the mixer, and why."""
         some = next(self.parameters())
         if reads is not None and self._is_plain():
-            return self.mixer.explain_read(*self._few(some.new_zeros(batch, tokens, self.qkv.in_features).requires_grad_(), reads))
+            return self.mixer.explain_read(
+                *self._few(some.new_zeros(batch, tokens, self.qkv.in_features).requires_grad_(), reads)
+            )
         q, k, v = some.new_empty(3, batch, self.heads, tokens, self.head_dim).requires_grad_()
         return self.mixer.explain(q[:, :, :reads], k, v)
 
@@ -90,7 +102,9 @@ class Attention(nn.Module):
         if x.shape[-1] != self.dim:
             raise FavoritError(f"tokens of width {x.shape[-1]} came, but dim={self.dim}")
         if x.shape[1] != prefix + math.prod(grid):
-            raise FavoritError(f"{x.shape[1]} tokens came, but prefix={prefix} and grid={tuple(grid)} make {prefix + math.prod(grid)}")
+            raise FavoritError(
+                f"{x.shape[1]} tokens came, but prefix={prefix} and grid={tuple(grid)} make {prefix + math.prod(grid)}"
+            )
         return self.position.tokens(x, grid, prefix)
 
     def _qkv(self, x: Tensor, grid: Grid, prefix: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -106,15 +120,24 @@ class Attention(nn.Module):
         return self.out(mixed.transpose(1, 2).flatten(2))
 
     def _is_plain(self) -> bool:
-        """Whether q, k and v are what `qkv` makes of the tokens and go to the mixer only, with nobody between or watching."""
+        """Whether q, k and v are what `qkv` makes of the tokens and go to the mixer only, with nobody between or
+        watching.
+        """
         linear = type(self.qkv) is nn.Linear and type(self.qkv.weight) is nn.Parameter
-        alone = type(self.norm_q) is type(self.norm_k) is nn.Identity and self.local is None and not acts_on_qk(self.position)
+        alone = (
+            type(self.norm_q) is type(self.norm_k) is nn.Identity
+            and self.local is None
+            and not acts_on_qk(self.position)
+        )
         return linear and alone and not any(map(_is_watched, (self.qkv, self.norm_q, self.norm_k, self.mixer)))
 
     def _few(self, x: Tensor, reads: int) -> tuple[Tensor, Tokens]:
         """The queries (B,H,reads,D) of the first tokens, and all tokens with what makes keys and values of them."""
         parts = (3, self.heads, self.head_dim)
-        weight, bias = self.qkv.weight.unflatten(0, parts), None if self.qkv.bias is None else self.qkv.bias.unflatten(0, parts)
+        weight, bias = (
+            self.qkv.weight.unflatten(0, parts),
+            None if self.qkv.bias is None else self.qkv.bias.unflatten(0, parts),
+        )
         q = F.linear(x[:, :reads], weight[0].flatten(0, 1), None if bias is None else bias[0].flatten())
         q = q.unflatten(-1, parts[1:]).transpose(1, 2)
         return q, Tokens(x, weight[1:], None if bias is None else bias[1:])
@@ -127,13 +150,17 @@ class Attention(nn.Module):
 
 
 def _is_watched(module: nn.Module) -> bool:
-    """Whether somebody put a hook on its calls, or a function in their place, which would not be called or with other tensors."""
+    """Whether somebody put a hook on its calls, or a function in their place, which would not be called or with other
+    tensors.
+    """
     hooks = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
     return bool(hooks) or "forward" in vars(module)
 
 
 class HeadNorm(nn.RMSNorm):
-    """w x / sqrt(mean x^2 + eps) over the last axis, in the precision of w: under autocast x comes in half precision and w does not."""
+    """w x / sqrt(mean x^2 + eps) over the last axis, in the precision of w: under autocast x comes in half precision
+    and w does not.
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x.to(self.weight.dtype)).to(x.dtype)

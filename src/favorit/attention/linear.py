@@ -17,7 +17,14 @@ from favorit.attention.causal import BLOCK, part_sizes, prefix_sums, recomputed
 from favorit.attention.few import few_weights
 from favorit.attention.kernel import Kernel, only, or_zero
 from favorit.attention.mixer import MIXERS, Mixer, Tokens, allowed_keys
-from favorit.attention.precision import WIDE, full_precision, is_full_precision, multiplied_in_bf16, output_dtype, widened
+from favorit.attention.precision import (
+    WIDE,
+    full_precision,
+    is_full_precision,
+    multiplied_in_bf16,
+    output_dtype,
+    widened,
+)
 from favorit.attention.streamed import TINY, finite, plain
 from favorit.attention.threads import alone, is_tiny
 from favorit.errors import FavoritError
@@ -27,9 +34,9 @@ from favorit.spec import Registry, parameters_of
 class Linear(Mixer):
     """out_i = (phi(q_i) mean_j phi(k_j) v_j^T + d mean_j v_j) / (phi(q_i) . mean_j phi(k_j) + d), d = 1e-30; O(N M D).
 
-    The means run over the keys that query i may see. Keys come as phi_j exp(r_j); only exp(r_j - max r) is ever formed, so that no
-    norm of q or k overflows. A key left out by a mask has r_j = -inf. Many features of bf16 stay bf16 where the processor multiplies it and
-    the kernel allows (`Kernel.rounds`); all else is computed in fp32 or better.
+    The means run over the keys that query i may see. Keys come as phi_j exp(r_j); only exp(r_j - max r) is ever formed,
+    so that no norm of q or k overflows. A key left out by a mask has r_j = -inf. Many features of bf16 stay bf16 where
+    the processor multiplies it and the kernel allows (`Kernel.rounds`); all else is computed in fp32 or better.
     """
 
     def __init__(self, kernel: Kernel, causal: bool = False) -> None:
@@ -38,10 +45,13 @@ class Linear(Mixer):
         self.causal = causal
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
-        # On short sequences a context that changes nothing costs as much as a product, and a call of Python as a small operation.
+        # On short sequences a context that changes nothing costs as much as a product, and a call of Python as a small
+        # operation.
         if not is_full_precision(q, k, v):
             return self._of_half_precision(q, k, v, key_mask)
-        kernel = cast(Kernel, self._modules["kernel"])  # as an attribute torch finds it by a look-up that fails first: 2 us of 80
+        kernel = cast(
+            Kernel, self._modules["kernel"]
+        )  # as an attribute torch finds it by a look-up that fails first: 2 us of 80
         features = _tokens(q, k) * kernel.features
         if not _are_many(features):
             if is_tiny(features, q, v):
@@ -60,9 +70,15 @@ class Linear(Mixer):
             return Linear.forward(self, *wide, key_mask=key_mask).to(dtype)
 
     def _product_dtype(self, q: Tensor, k: Tensor, v: Tensor) -> torch.dtype:
-        """Of features and products: bf16 where it may be and features are many, a head's in one block, as blocks would be added up in bf16;
-        else fp32 or better."""
-        narrow = self.kernel.rounds and not self.causal and _are_many(_tokens(q, k) * self.kernel.features) and multiplied_in_bf16(q, k, v)
+        """Of features and products: bf16 where it may be and features are many, a head's in one block, as blocks would
+        be added up in bf16; else fp32 or better.
+        """
+        narrow = (
+            self.kernel.rounds
+            and not self.causal
+            and _are_many(_tokens(q, k) * self.kernel.features)
+            and multiplied_in_bf16(q, k, v)
+        )
         tokens = max(q.shape[-2], k.shape[-2])
         whole = narrow and in_blocks.block_sizes(1, tokens, self.kernel.features, torch.bfloat16) == (1, tokens)
         return torch.bfloat16 if whole else widened(q.dtype)
@@ -74,8 +90,9 @@ class Linear(Mixer):
         return (prefix_sums if self.causal else plain)(kernel.queries(q), phi_k, r, v, kernel.least)
 
     def read(self, q: Tensor, tokens: Tokens) -> Tensor:
-        """out_i = W_v sum_j w_ij x_j + b_v: with fewer queries than a head is wide, weights and then tokens are fewer products than sums
-        over keys and values."""
+        """out_i = W_v sum_j w_ij x_j + b_v: with fewer queries than a head is wide, weights and then tokens are fewer
+        products than sums over keys and values.
+        """
         if not self._weighs(q, tokens):
             return super().read(q, tokens)
         k = tokens.keys()
@@ -92,7 +109,9 @@ class Linear(Mixer):
         return f"{first}; {super().explain_read(q, tokens)}"
 
     def _weighs(self, q: Tensor, tokens: Tokens) -> bool:
-        """Whether weights are fewer products than sums over keys, and features many. Another class may mean something else by forward."""
+        """Whether weights are fewer products than sums over keys, and features many. Another class may mean something
+        else by forward.
+        """
         few = type(self).forward is Linear.forward and not self.causal and q.shape[-2] < q.shape[-1]
         return few and _are_many(q.shape[:2].numel() * tokens.x.shape[1] * self.kernel.features)
 
@@ -102,7 +121,11 @@ class Linear(Mixer):
         if not _are_many(numbers := _tokens(q, k) * features):
             why = "torch.compile is at work" if torch.compiler.is_compiling() else "they are few"
             return f"{sums}all features at once{', forward on one thread' if is_tiny(numbers, q, v) else ''}: {why}"
-        back = ", recomputed going back" if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad) else ""
+        back = (
+            ", recomputed going back"
+            if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+            else ""
+        )
         again = f"their {features} features stay in cache{back}"
         if self.causal:
             images, together = part_sizes(batch, heads, tokens, features)
@@ -145,7 +168,9 @@ def add_kernel(name: str, builder: Callable[..., Kernel], parameters: dict[str, 
     entry = KERNELS[name]
     reserved = parameters_of(Linear, ("self", "kernel"))
     if clash := reserved.keys() & entry.parameters.keys():
-        raise FavoritError(f"kernel {name!r}: {', '.join(sorted(clash))} belongs to the mixer; name the parameter differently")
+        raise FavoritError(
+            f"kernel {name!r}: {', '.join(sorted(clash))} belongs to the mixer; name the parameter differently"
+        )
 
     def build(**values: Any) -> Linear:
         own = {key: values[key] for key in (*entry.parameters, *entry.context) if key in values}

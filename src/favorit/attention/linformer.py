@@ -37,7 +37,9 @@ class Linformer(Mixer):
     ) -> None:
         super().__init__()
         if causal:
-            raise FavoritError("linformer: causal=True is not valid: a projected key mixes all positions; use softmax or a kernel")
+            raise FavoritError(
+                "linformer: causal=True is not valid: a projected key mixes all positions; use softmax or a kernel"
+            )
         if tokens is None or tokens <= prefix:
             raise FavoritError(
                 f"linformer: tokens={tokens} is not valid: it is built for one length, more than prefix={prefix}: "
@@ -79,7 +81,9 @@ class Linformer(Mixer):
     def _project(self, projection: Tensor, x: Tensor) -> Tensor:
         first, rest = x[..., : self.prefix, :], x[..., self.prefix :, :]
         if rest.shape[-2] != projection.shape[-1]:
-            raise FavoritError(f"linformer was built for {projection.shape[-1] + self.prefix} tokens and got {x.shape[-2]}: use resized()")
+            raise FavoritError(
+                f"linformer was built for {projection.shape[-1] + self.prefix} tokens and got {x.shape[-2]}: use resized()"
+            )
         return torch.cat([first, projection.to(x.dtype) @ rest], -2)
 
 

@@ -17,7 +17,9 @@ LOCALS: Registry[nn.Module] = Registry("local operation", context=("heads", "hea
 
 @LOCALS.register("dwconv")
 class DepthwiseConv(nn.Module):
-    """v -> one size x size filter for each channel, on the grid; prefix tokens get 0. Gives linear attention back its locality."""
+    """v -> one size x size filter for each channel, on the grid; prefix tokens get 0. Gives linear attention back its
+    locality.
+    """
 
     def __init__(self, heads: int, head_dim: int, size: PositiveInt = 3) -> None:
         super().__init__()

@@ -19,7 +19,9 @@ from favorit.spec import Registry, Spec
 
 
 class Tokens(NamedTuple):
-    """Tokens x (B,N,C) whose keys and values are still to be made: k_j = W_k x_j + b_k and v_j = W_v x_j + b_v in each head."""
+    """Tokens x (B,N,C) whose keys and values are still to be made: k_j = W_k x_j + b_k and v_j = W_v x_j + b_v in each
+    head.
+    """
 
     x: Tensor
     weight: Tensor  # (2,H,D,C): W_k and W_v
@@ -59,14 +61,18 @@ class Mixer(nn.Module, ABC):
 
     @abstractmethod
     def weights(self, q: Tensor, k: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
-        """The explicit (B,H,Nq,Nk) matrix in fp32 or better: weights @ v == forward. O(Nq Nk): for pictures and proofs."""
+        """The explicit (B,H,Nq,Nk) matrix in fp32 or better: weights @ v == forward. O(Nq Nk): for pictures and
+        proofs.
+        """
 
     def explain(self, q: Tensor, k: Tensor, v: Tensor) -> str:
         """Which way these tensors take through the mixer, and why; most have one way."""
         return "one form for all sizes"
 
     def read(self, q: Tensor, tokens: Tokens) -> Tensor:
-        """forward(q, k, v) of the few queries that a head reads; a mixer that can do without keys and values saves making them."""
+        """forward(q, k, v) of the few queries that a head reads; a mixer that can do without keys and values saves
+        making them.
+        """
         return self(q, *tokens.keys_and_values())
 
     def explain_read(self, q: Tensor, tokens: Tokens) -> str:
@@ -93,8 +99,8 @@ def build_mixer(
 ) -> Mixer:
     """The mixer that a spec such as `softmax`, `favor(m=128)` or `relu(m=64, causal=True)` names.
 
-    `tokens` counts all keys, `prefix` of them (class tokens) first; only mixers of a fixed length need it. Random features are a
-    function of (seed, layer); without a seed they come from torch's global generator.
+    `tokens` counts all keys, `prefix` of them (class tokens) first; only mixers of a fixed length need it. Random
+    features are a function of (seed, layer); without a seed they come from torch's global generator.
     """
     positive(heads=heads, head_dim=head_dim, **({} if tokens is None else {"tokens": tokens}))
     seed = seeds.fresh() if seed is None else seed

@@ -21,7 +21,8 @@ from favorit.attention.random_features import RandomRows
 from favorit.errors import FavoritError
 from favorit.spec import PositiveFloat, PositiveInt, parameters_of
 
-# Features f(P x) + eps of bf16 tell f(P x) from 0 where it is above a few thousandths of eps: eps has to be small beside it.
+# Features f(P x) + eps of bf16 tell f(P x) from 0 where it is above a few thousandths of eps: eps has to be small
+# beside it.
 MOST_ROUNDED = 2**-6
 
 
@@ -32,12 +33,17 @@ class Homogeneous(NamedTuple):
     """
 
     raised: Callable[[Tensor, Tensor | float], Tensor]  # (x, eps) -> f(x) + eps, of which autograd keeps nothing but x
-    into: Callable[[Tensor, float, Tensor], Tensor]  # (x + eps, eps, room) -> f(x) + eps in the room, which may be the first
-    slope: Callable[[Tensor, Tensor, float], Tensor]  # (gradient of f, f(x) + eps, eps) -> gradient of x, in place of the first
+    into: Callable[
+        [Tensor, float, Tensor], Tensor
+    ]  # (x + eps, eps, room) -> f(x) + eps in the room, which may be the first
+    slope: Callable[
+        [Tensor, Tensor, float], Tensor
+    ]  # (gradient of f, f(x) + eps, eps) -> gradient of x, in place of the first
 
 
 def _relu_raised(x: Tensor, eps: Tensor | float) -> Tensor:
-    # Where x is 0 its slope is 0, as that of torch.relu, which however keeps its result: eps could not be added in place.
+    # Where x is 0 its slope is 0, as that of torch.relu, which however keeps its result: eps could not be added in
+    # place.
     return torch.threshold(x, 0.0, 0.0).add_(eps)
 
 
@@ -56,14 +62,15 @@ HOMOGENEOUS = {"relu": Homogeneous(_relu_raised, _relu_into, _relu_slope)}
 class Pointwise(Kernel):
     """phi(x) = f(P x / (t D^s) + b) + eps; O(N M D), or O(N D) with P the identity.
 
-    P is the identity (`m=None`), M random orthogonal rows of norm sqrt(D) (`m=128`), or the same rows as the start of learned ones
-    (`learned=True`). `rows="orthonormal"` draws P as `torch.nn.init.orthogonal_` does: rows of norm about sqrt(D/M), 1 where M <= D.
-    `scale` is D^(1/2) (`sqrt`), D^(1/4) (`fourth`, as softmax has it for each of q and k) or 1 (`none`).
+    P is the identity (`m=None`), M random orthogonal rows of norm sqrt(D) (`m=128`), or the same rows as the start of
+    learned ones (`learned=True`). `rows="orthonormal"` draws P as `torch.nn.init.orthogonal_` does: rows of norm about
+    sqrt(D/M), 1 where M <= D. `scale` is D^(1/2) (`sqrt`), D^(1/4) (`fourth`, as softmax has it for each of q and k) or
+    1 (`none`).
 
-    `bias=True` adds b, 0 otherwise. [P, b] is drawn, redrawn and learned as one matrix with rows in R^(D+1), so b is random too, not
-    scaled, and about as large as an entry of P. `temperature=True` learns t > 0, one for a layer; it starts at 1 and is logged.
-    `signed` says that f takes values of both signs: weights may then be negative, and they grow without bound where a row's sum crosses
-    zero, which can end training with NaN.
+    `bias=True` adds b, 0 otherwise. [P, b] is drawn, redrawn and learned as one matrix with rows in R^(D+1), so b is
+    random too, not scaled, and about as large as an entry of P. `temperature=True` learns t > 0, one for a layer; it
+    starts at 1 and is logged. `signed` says that f takes values of both signs: weights may then be negative, and they
+    grow without bound where a row's sum crosses zero, which can end training with NaN.
     """
 
     def __init__(
@@ -83,7 +90,11 @@ class Pointwise(Kernel):
         temperature: bool = False,
     ) -> None:
         super().__init__()
-        for option, is_given in (("learned=True", learned), ("bias=True", bias), ("rows=orthonormal", rows != "regular")):
+        for option, is_given in (
+            ("learned=True", learned),
+            ("bias=True", bias),
+            ("rows=orthonormal", rows != "regular"),
+        ):
             if is_given and m is None:
                 raise FavoritError(f"{option} needs m, the number of features: write for example m=128, {option}")
         if temperature:
@@ -116,14 +127,18 @@ class Pointwise(Kernel):
         if self.by_hand is None:
             return self.f(q) + self.eps
         # A compiler takes a number as a constant; a tensor on the CPU would keep it from recording graphs of a GPU.
-        return self.by_hand.raised(q, self.eps if torch.compiler.is_compiling() else self.ready_eps.get(q.dtype, self.eps))
+        return self.by_hand.raised(
+            q, self.eps if torch.compiler.is_compiling() else self.ready_eps.get(q.dtype, self.eps)
+        )
 
     def lifters(self, like: Tensor, pulled: bool) -> list[Lifter]:
         if self.by_hand is None or self.learned_rows is not None:
             return super().lifters(like, pulled)
         _, into, slope = self.by_hand
         rows, bias = self._rows_and_bias(like.dtype)
-        eps = torch.tensor(self.eps, dtype=like.dtype).item()  # as features have it: whether one is above decides its slope
+        eps = torch.tensor(
+            self.eps, dtype=like.dtype
+        ).item()  # as features have it: whether one is above decides its slope
         columns = None
         if rows is not None:
             # P x + b + eps = [P, b + eps] [x, 1]: one more element of a token costs less than a pass over its features.
@@ -146,7 +161,9 @@ class Pointwise(Kernel):
         return [Lifter(lift, prepared)]
 
     def _rows_and_bias(self, dtype: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
-        """P / (t D^s), which is cheaper than scaling all tokens, and b; b D^s where that factor has gone to eps and b."""
+        """P / (t D^s), which is cheaper than scaling all tokens, and b; b D^s where that factor has gone to eps and
+        b.
+        """
         rows = self.learned_rows if self.projection is None else self.projection.rows
         if rows is None:
             return None, None
@@ -169,8 +186,9 @@ class Pointwise(Kernel):
 
 
 def pointwise(f: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Registers the kernel f(P x + b) + eps under f's name. f maps a tensor elementwise to non-negative values, or with its own keyword
-    `raw=True` to values of both signs."""
+    """Registers the kernel f(P x + b) + eps under f's name. f maps a tensor elementwise to non-negative values, or with
+    its own keyword `raw=True` to values of both signs.
+    """
     own = parameters_of(f, ("x",))
 
     def build(**values: Any) -> Pointwise:
@@ -196,13 +214,17 @@ def elu(x: Tensor, alpha: PositiveFloat = 1.0, raw: bool = False) -> Tensor:
 
 @pointwise
 def gelu(x: Tensor, raw: bool = False) -> Tensor:
-    """f(x) = gelu(x) - min gelu: the GELU raised by 0.17 to be non-negative; raw=True: gelu(x), which may be negative."""
+    """f(x) = gelu(x) - min gelu: the GELU raised by 0.17 to be non-negative; raw=True: gelu(x), which may be
+    negative.
+    """
     return F.gelu(x) if raw else F.gelu(x) - GELU_MINIMUM
 
 
 @pointwise
 def exp(x: Tensor, clamp: PositiveFloat = 10.0) -> Tensor:
-    """f(x) = exp(x), x clamped to [-clamp, clamp]; temperature=True learns t, so P x is clamped at +-clamp t: dynamic clamping."""
+    """f(x) = exp(x), x clamped to [-clamp, clamp]; temperature=True learns t, so P x is clamped at +-clamp t: dynamic
+    clamping.
+    """
     return torch.exp(x.clamp(-clamp, clamp))
 
 

@@ -17,7 +17,12 @@ AUTOCAST = {torch.float32, *HALVES}
 def is_full_precision(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether they are in fp32 or better as they come, with autocast off."""
     dtype = q.dtype
-    return dtype in WIDE and k.dtype is dtype and v.dtype is dtype and not torch.is_autocast_enabled("cpu" if q.is_cpu else q.device.type)
+    return (
+        dtype in WIDE
+        and k.dtype is dtype
+        and v.dtype is dtype
+        and not torch.is_autocast_enabled("cpu" if q.is_cpu else q.device.type)
+    )
 
 
 def widened(dtype: torch.dtype) -> torch.dtype:
@@ -29,7 +34,8 @@ def widened(dtype: torch.dtype) -> torch.dtype:
 def full_precision(*tensors: Tensor) -> Iterator[list[Tensor]]:
     """The tensors in fp32 or better, with autocast off: sums of many positive features overflow in half precision.
 
-    A tensor that comes twice, as keys and values, is converted once. What is converted is contiguous, which costs no second copy.
+    A tensor that comes twice, as keys and values, is converted once. What is converted is contiguous, which costs no
+    second copy.
     """
     wide = widened(tensors[0].dtype)
     with torch.autocast(tensors[0].device.type, enabled=False):
@@ -43,7 +49,9 @@ def output_dtype(v: Tensor) -> torch.dtype:
     Autocast leaves fp64 as it is.
     """
     device = v.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) and v.dtype != torch.float64 else v.dtype
+    return (
+        torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) and v.dtype != torch.float64 else v.dtype
+    )
 
 
 def multiplied_in_bf16(q: Tensor, k: Tensor, v: Tensor) -> bool:
@@ -54,7 +62,8 @@ def multiplied_in_bf16(q: Tensor, k: Tensor, v: Tensor) -> bool:
 
 
 def multiplies_bf16() -> bool:
-    """Whether the processor does so itself: products are then twice as fast as in fp32, else slower. A torch that cannot tell, or may not
-    use oneDNN, says no."""
+    """Whether the processor does so itself: products are then twice as fast as in fp32, else slower. A torch that
+    cannot tell, or may not use oneDNN, says no.
+    """
     asked: Callable[[], Mapping[str, object]] = getattr(torch.cpu, "get_capabilities", dict)
     return bool(asked().get("avx512_bf16")) and bool(torch.backends.mkldnn.enabled)

@@ -24,9 +24,10 @@ def gaussian_rows(m: int, dim: int, generator: torch.Generator) -> Tensor:
 def orthogonal_rows(m: int, dim: int, generator: torch.Generator, norm: Orthogonal = "chi") -> Tensor:
     """(m, dim): blocks of dim orthogonal rows, each block Haar-distributed.
 
-    `norm="chi"` gives rows the lengths of normal vectors, so that each row alone is standard normal and estimates stay unbiased;
-    `"regular"` gives all of them sqrt(dim), which is biased. `"orthonormal"` has no blocks: as in `torch.nn.init.orthogonal_`, columns
-    are orthonormal, or rows where m < dim. The mean square norm of a row is then dim / m, or 1.
+    `norm="chi"` gives rows the lengths of normal vectors, so that each row alone is standard normal and estimates stay
+    unbiased; `"regular"` gives all of them sqrt(dim), which is biased. `"orthonormal"` has no blocks: as in
+    `torch.nn.init.orthogonal_`, columns are orthonormal, or rows where m < dim. The mean square norm of a row is then
+    dim / m, or 1.
     """
     if norm == "orthonormal":
         tall = _haar((max(m, dim), min(m, dim)), generator)
@@ -38,21 +39,25 @@ def orthogonal_rows(m: int, dim: int, generator: torch.Generator, norm: Orthogon
 
 
 def _haar(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Matrices (..., rows, columns) with orthonormal columns, uniform over all such: QR alone favours some directions until R's diagonal
-    is positive."""
+    """Matrices (..., rows, columns) with orthonormal columns, uniform over all such: QR alone favours some directions
+    until R's diagonal is positive.
+    """
     q, r = torch.linalg.qr(torch.randn(shape, generator=generator, dtype=torch.float64))
     return q * torch.where(r.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0)[..., None, :]
 
 
 class RandomRows(nn.Module):
-    """A buffer `rows` (m, dim) that is a function of (seed, layer, index): the same on every device, rank and resumption.
+    """A buffer `rows` (m, dim) that is a function of (seed, layer, index): the same on every device, rank and
+    resumption.
 
     It is a buffer, so state dictionaries, copies and averages of a model carry the features it was trained with.
     """
 
     rows: Tensor
 
-    def __init__(self, m: int, dim: int, *, layer: int, seed: int, orthogonal: bool = True, norm: Orthogonal = "chi") -> None:
+    def __init__(
+        self, m: int, dim: int, *, layer: int, seed: int, orthogonal: bool = True, norm: Orthogonal = "chi"
+    ) -> None:
         super().__init__()
         self.layer, self.seed, self.orthogonal, self.norm = layer, seed, orthogonal, norm
         self.register_buffer("rows", torch.empty(m, dim))

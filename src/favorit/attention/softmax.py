@@ -13,7 +13,8 @@ from favorit.attention.explicit import explicit_way, trains_on_cpu
 from favorit.attention.mixer import MIXERS, Mixer, Tokens, allowed_keys
 from favorit.attention.precision import HALVES, full_precision, output_dtype
 
-# Up to this many tokens, torch's kernel on a CPU goes back faster in fp32 than in half precision (LOG.md: at 65 tokens 4 times).
+# Up to this many tokens, torch's kernel on a CPU goes back faster in fp32 than in half precision (LOG.md: at 65 tokens
+# 4 times).
 FASTER_WIDE = 512
 
 
@@ -21,8 +22,8 @@ FASTER_WIDE = 512
 class Softmax(Mixer):
     """w = softmax(q k^T / sqrt(D)); O(N^2 D) time, through torch's fused kernel, which keeps O(N) memory.
 
-    Training on a CPU keeps the weights instead where they are few, up to 64 MiB of them, and takes half precision that torch's kernel or
-    the processor is slow at as fp32.
+    Training on a CPU keeps the weights instead where they are few, up to 64 MiB of them, and takes half precision that
+    torch's kernel or the processor is slow at as fp32.
     """
 
     def __init__(self, causal: bool = False) -> None:
@@ -49,9 +50,11 @@ class Softmax(Mixer):
         return "torch's fused kernel"
 
     def read(self, q: Tensor, tokens: Tokens) -> Tensor:
-        """out_i = W_v sum_j w_ij x_j + b_v, w_i = softmax((W_k^T q_i) . x_j / sqrt(D)): b_k adds the same to all scores of a query.
+        """out_i = W_v sum_j w_ij x_j + b_v, w_i = softmax((W_k^T q_i) . x_j / sqrt(D)): b_k adds the same to all scores
+        of a query.
 
-        No product is as large as all tokens times a projection. All heads see the same tokens, and so are more queries of one head.
+        No product is as large as all tokens times a projection. All heads see the same tokens, and so are more queries
+        of one head.
         """
         if not self._folds(q):
             return super().read(q, tokens)
@@ -81,7 +84,9 @@ class Softmax(Mixer):
 
 
 def _folded(q: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor, Tensor]:
-    """q, k, v of one head as wide as the tokens (B,1,H Nq,C), (B,1,N,C): W_k^T q, scaled as if a head were D wide, and x twice."""
+    """q, k, v of one head as wide as the tokens (B,1,H Nq,C), (B,1,N,C): W_k^T q, scaled as if a head were D wide, and
+    x twice.
+    """
     x, of_keys = tokens.x.unsqueeze(1), tokens.weight[0]
     asked = torch.einsum("bhid,hdc->bhic", q * (x.shape[-1] / q.shape[-1]) ** 0.5, of_keys)
     return asked.flatten(1, 2).unsqueeze(1), x, x

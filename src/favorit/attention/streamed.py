@@ -2,11 +2,12 @@
 
     forward     kz = sum_j e_j [v_j, 1] phi(k_j)^T,  e_j = exp(r_j - max r)
                 [s_i, w_i] = kz phi(q_i),  out_i = (s_i + d sum v) / (w_i + d n),  n keys seen
-    backward    the gradients of these products by hand, those of phi by the kernel's own or by autograd on the block's features
+    backward    the gradients of these products by hand, those of phi by the kernel's own or by autograd on the block's
+    features
 
-Nothing of size N x M outlives a block: kept for the backward are q, k, e [v, 1], out, w and, (D+1) x M for each head, kz.
-What is of size N x D is made once for all blocks, forward and backward; a block then works on views. In half precision v and out are
-without what they have in common (`_take_middle`).
+Nothing of size N x M outlives a block: kept for the backward are q, k, e [v, 1], out, w and, (D+1) x M for each head,
+kz. What is of size N x D is made once for all blocks, forward and backward; a block then works on views. In half
+precision v and out are without what they have in common (`_take_middle`).
 Shapes: B batch, H heads, N tokens, D head width, E = D + 1, M features, G heads of images in a block.
 """
 
@@ -25,15 +26,16 @@ from favorit.attention.precision import WIDE, widened
 
 # Added to the mean weight of a row: a row whose features all vanish becomes the mean of v instead of 0/0.
 TINY = 1e-30
-# Features of one block, in numbers: 4 MiB of fp32, measured best on 2 cores of 512 KiB of L2 each and 32 MiB of L3 (LOG.md); of bf16,
-# whose products are faster beside the calls that make them, four times as many.
+# Features of one block, in numbers: 4 MiB of fp32, measured best on 2 cores of 512 KiB of L2 each and 32 MiB of L3
+# (LOG.md); of bf16, whose products are faster beside the calls that make them, four times as many.
 BLOCK_NUMBERS = 1 << 20
 SHORTEST_BLOCK = 64
 # With no feature below this no row can vanish, and d beside its square is below rounding even in fp64.
 SAFE = 1e-6
-# A way to features that takes no care of their range (`Kernel.lifters`) is taken where all e_j, z_m = sum_j e_j phi_m(k_j) and
-# w_i = sum_m phi_m(q_i) z_m are within these. Then nothing overflows, going back either, as phi_m(q_i) <= w_i / z_m and
-# phi_m(k_j) <= z_m / e_j; and features that vanish, below 1e-37, would have been less than 1e-9 of a w_i.
+# A way to features that takes no care of their range (`Kernel.lifters`) is taken where all e_j, z_m = sum_j e_j
+# phi_m(k_j) and w_i = sum_m phi_m(q_i) z_m are within these. Then nothing overflows, going back either, as phi_m(q_i)
+# <= w_i / z_m and phi_m(k_j) <= z_m / e_j; and features that vanish, below 1e-37, would have been less than 1e-9 of a
+# w_i.
 LEAST, MOST = 1e-10, 1e18
 # In half precision, one of so many queries tells what outputs have in common. No divisor of the usual sides of images.
 EVERY = 5
@@ -47,14 +49,19 @@ def finite(r: Tensor) -> Tensor:
 
 
 def least_weight(count: Tensor) -> Tensor:
-    """d n for n keys seen. Where none is, all sums are 0 and any denominator but 0 will do: with 1 gradients stay small too."""
+    """d n for n keys seen. Where none is, all sums are 0 and any denominator but 0 will do: with 1 gradients stay small
+    too.
+    """
     return torch.where(count > 0, TINY * count, 1.0)
 
 
 def plain(phi_q: Tensor, phi_k: Tensor, r: Tensor | None, v: Tensor, least: float = 0.0) -> Tensor:
-    """The same in a few lines, all features at once: for features that are few, and for `torch.compile`. No feature is below `least`."""
+    """The same in a few lines, all features at once: for features that are few, and for `torch.compile`. No feature is
+    below `least`.
+    """
     batch, heads, queries, _ = phi_q.shape
-    # Of a few thousand numbers an operation costs what its call costs: products of three dimensions, and as few as can be.
+    # Of a few thousand numbers an operation costs what its call costs: products of three dimensions, and as few as can
+    # be.
     phi_q, phi_k, v = phi_q.flatten(0, 1), phi_k.flatten(0, 1), v.flatten(0, 1)
     if r is None and least > SAFE:
         sums, weight = torch.bmm(phi_q, torch.bmm(phi_k.mT, v)), _row_sums(phi_q, phi_k)
@@ -82,7 +89,9 @@ def streamed(kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor |
 
 
 def block_sizes(groups: int, tokens: int, features: int, dtype: torch.dtype) -> tuple[int, int]:
-    """(heads of images, tokens) of a block of that type: as many heads of `groups` as fit, of a single one as many tokens."""
+    """(heads of images, tokens) of a block of that type: as many heads of `groups` as fit, of a single one as many
+    tokens.
+    """
     numbers = BLOCK_NUMBERS if dtype in WIDE else 4 * BLOCK_NUMBERS
     together = even(groups, numbers // (tokens * features))
     return together, max(min(SHORTEST_BLOCK, tokens), min(tokens, numbers // (together * features)))
@@ -103,17 +112,22 @@ class _Sums(NamedTuple):
 
 class _Streamed(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, kernel: Kernel, key_mask: Tensor | None, q: Tensor, k: Tensor, v: Tensor, *parameters: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, kernel: Kernel, key_mask: Tensor | None, q: Tensor, k: Tensor, v: Tensor, *parameters: Tensor
+    ) -> Tensor:
         kept, wide = _kept(key_mask, k), widened(v.dtype)
         sizes = block_sizes(q.shape[:2].numel(), max(q.shape[-2], k.shape[-2]), kernel.features, v.dtype)
         ways = kernel.lifters(v, pulled=False)
-        for way in range(-len(ways) if kept is None else -1, 0):  # keys left out have e = 0, which no fast way is made for
+        for way in range(
+            -len(ways) if kept is None else -1, 0
+        ):  # keys left out have e = 0, which no fast way is made for
             found = _sums(ways[way], kernel.features, sizes, q, k, v, kept, checked=way < -1)
             if found is not None:
                 break
         assert found is not None
         s, weight, middle = found.s, found.weight, found.middle
-        # d is below rounding beside weights that are not tiny; to look at them, a processor that runs ahead would have to be waited for.
+        # d is below rounding beside weights that are not tiny; to look at them, a processor that runs ahead would have
+        # to be waited for.
         guarded = not (v.is_cpu and weight.amin() >= TINY * k.shape[-2] / torch.finfo(wide).eps)
         if guarded:
             seen = v if middle is None else found.values[..., :-1]
@@ -121,9 +135,17 @@ class _Streamed(torch.autograd.Function):
             s.add_(TINY * (seen if kept is None else seen * kept).sum(-2, keepdim=True))
             weight.add_(least_weight(count).to(weight.dtype))
         out = s.div_(weight.mT.to(wide))  # of rows in bf16 by numbers in bf16, torch takes three times as long
-        ctx.kernel, ctx.key_mask, ctx.sizes, ctx.way, ctx.scaled, ctx.guarded = kernel, key_mask, sizes, way, found.scaled, guarded
+        ctx.kernel, ctx.key_mask, ctx.sizes, ctx.way, ctx.scaled, ctx.guarded = (
+            kernel,
+            key_mask,
+            sizes,
+            way,
+            found.scaled,
+            guarded,
+        )
         ctx.width = q.shape[-1]
-        # Features are made again going back. The buffers are kept so that torch refuses to when they were redrawn meanwhile.
+        # Features are made again going back. The buffers are kept so that torch refuses to when they were redrawn
+        # meanwhile.
         ctx.save_for_backward(found.q, found.k, found.values, found.kz, out, weight, *parameters, *kernel.buffers())
         return out if middle is None else (out + middle).to(v.dtype)
 
@@ -133,10 +155,15 @@ class _Streamed(torch.autograd.Function):
         q, k, values, kz, out, weight, *others = ctx.saved_tensors
         parameters = others[: len(list(ctx.kernel.parameters()))]
         (groups, tokens), features = ctx.sizes, ctx.kernel.features
-        grads = tuple(x.new_empty(*x.shape[:-1], width) for x, width in ((q, ctx.width), (k, ctx.width), (values, out.shape[-1])))
+        grads = tuple(
+            x.new_empty(*x.shape[:-1], width) for x, width in ((q, ctx.width), (k, ctx.width), (values, out.shape[-1]))
+        )
         totals, lifter = Totals(parameters), ctx.kernel.lifters(out, pulled=True)[ctx.way]
         room, second_room = out.new_empty(2, groups * tokens, features)
-        kz_room, quotient = kz.new_empty(groups, *kz.shape[2:]), _quotient_rule(grad_out.to(widened(out.dtype)), out, weight)
+        kz_room, quotient = (
+            kz.new_empty(groups, *kz.shape[2:]),
+            _quotient_rule(grad_out.to(widened(out.dtype)), out, weight),
+        )
 
         def through_features(lifted: Lifted, left: Tensor, right: Tensor, of_x: Tensor) -> None:
             of_phi = torch.bmm(left, right, out=room_in(second_room, left))
@@ -164,7 +191,14 @@ class _Streamed(torch.autograd.Function):
 
 
 def _sums(
-    lifter: Lifter, features: int, sizes: tuple[int, int], q: Tensor, k: Tensor, v: Tensor, kept: Tensor | None, checked: bool
+    lifter: Lifter,
+    features: int,
+    sizes: tuple[int, int],
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    kept: Tensor | None,
+    checked: bool,
 ) -> _Sums | None:
     """By that way to features; None where numbers leave the range it needs (`checked`)."""
     (groups, tokens), wide = sizes, widened(v.dtype)
@@ -235,12 +269,13 @@ def _scaled_with_one(v: Tensor, e: Tensor) -> Tensor:
 
 
 def _take_middle(v_and_one: Tensor, phi: Tensor, asked: Tensor) -> Tensor:
-    """Takes the mean of v, in the weights that the mean query `asked` (G,1,M) gives to keys, off [v, 1] (G,N,E), and returns what to add to
-    outputs (G,1,D).
+    """Takes the mean of v, in the weights that the mean query `asked` (G,1,M) gives to keys, off [v, 1] (G,N,E), and
+    returns what to add to outputs (G,1,D).
 
-    Weights sum to one, so that nothing else changes and it has no gradient. What outputs have in common would, rounded to bf16, drown what
-    tells the gradients of weights apart; any other middle, far from values that count, would round those. With it goes the mean of what
-    rounding changes: it need not vanish, as values of bf16 lie on a grid, and a difference may be rounded the same way for all.
+    Weights sum to one, so that nothing else changes and it has no gradient. What outputs have in common would, rounded
+    to bf16, drown what tells the gradients of weights apart; any other middle, far from values that count, would round
+    those. With it goes the mean of what rounding changes: it need not vanish, as values of bf16 lie on a grid, and a
+    difference may be rounded the same way for all.
     """
     share = torch.bmm(asked, phi.mT).float().add_(TINY)
     share.div_(share.sum(-1, keepdim=True))

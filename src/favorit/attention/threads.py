@@ -1,8 +1,8 @@
 """Work on few numbers, kept on one thread.
 
-torch runs elementwise operations on fewer than GRAIN numbers on the calling thread. MKL divides batches of products between threads however
-small they are: what the one wrote the other core has to fetch, and back for the next operation (LOG.md). `torch.set_num_threads` limits MKL
-by the same call, for the thread that makes it.
+torch runs elementwise operations on fewer than GRAIN numbers on the calling thread. MKL divides batches of products
+between threads however small they are: what the one wrote the other core has to fetch, and back for the next operation
+(LOG.md). `torch.set_num_threads` limits MKL by the same call, for the thread that makes it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ GRAIN = 1 << 15
 
 
 def _limiter() -> Callable[[int], int] | None:
-    """(most threads of MKL for calls of this thread, 0 for no limit) -> the limit before; None where torch comes without MKL."""
+    """(most threads of MKL for calls of this thread, 0 for no limit) -> the limit before; None where torch comes
+    without MKL.
+    """
     try:
         limit = ctypes.CDLL("libtorch_cpu.so").MKL_Set_Num_Threads_Local
     except (OSError, AttributeError):
@@ -33,7 +35,8 @@ _limit = _limiter()
 
 
 def is_tiny(features: int, q: Tensor, v: Tensor) -> bool:
-    """Whether products of so many features, q and v are worth keeping on this thread, as torch divides nothing else of that size.
+    """Whether products of so many features, q and v are worth keeping on this thread, as torch divides nothing else of
+    that size.
 
     A compiler decides for itself.
     """

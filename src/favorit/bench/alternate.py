@@ -52,7 +52,9 @@ class Process:
     def __enter__(self) -> Process:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if error is not None:
             self._process.kill()
         self._process.communicate()  # closes its input, at which it ends

@@ -3,8 +3,8 @@
     error       |w v - s v|_F / |s v|_F, s the softmax weights
     distance    sum_j |w_ij - s_ij| / 2, the mean over rows: total variation
 
-q and k are normal with a standard deviation of their own, v is standard normal; each draw has its own q, k, v and random features.
-Shapes: B images, H heads, N tokens, D head width, M features.
+q and k are normal with a standard deviation of their own, v is standard normal; each draw has its own q, k, v and
+random features. Shapes: B images, H heads, N tokens, D head width, M features.
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ def trigonometric(head_dim: int, seed: int, m: PositiveInt = 128, orthogonal: bo
     def weights(q: Tensor, k: Tensor) -> Tensor:
         # The factor of a query is one of the whole row, and so is the largest factor of its keys, which might overflow.
         r = k.square().sum(-1) / (2 * head_dim**0.5)
-        phi_q, phi_k = (torch.cat([u.cos(), u.sin()], -1) for u in (F.linear(x * head_dim**-0.25, rows) for x in (q, k)))
+        phi_q, phi_k = (
+            torch.cat([u.cos(), u.sin()], -1) for u in (F.linear(x * head_dim**-0.25, rows) for x in (q, k))
+        )
         return phi_q @ phi_k.mT * torch.exp(r - r.amax(-1, keepdim=True))[..., None, :]
 
     return weights
@@ -73,7 +75,9 @@ def trigonometric(head_dim: int, seed: int, m: PositiveInt = 128, orthogonal: bo
 
 @dataclass(frozen=True)
 class Setting:
-    """What is drawn: q, k of each standard deviation in `stds`, and features of each number in `m` where a kernel leaves it open."""
+    """What is drawn: q, k of each standard deviation in `stds`, and features of each number in `m` where a kernel
+    leaves it open.
+    """
 
     head_dim: int = 64
     tokens: int = 128
@@ -99,8 +103,8 @@ class Setting:
 class Point:
     """One kernel at one m (None: it has no such number) and one std.
 
-    Over the draws: the error (median, quartiles, mean, standard deviation) and the mean distance. `lost` is the share of rows whose
-    weights do not sum to a positive number, which happens where features are signed.
+    Over the draws: the error (median, quartiles, mean, standard deviation) and the mean distance. `lost` is the share
+    of rows whose weights do not sum to a positive number, which happens where features are signed.
     """
 
     kernel: str
@@ -115,9 +119,14 @@ class Point:
     lost: float
 
 
-def approximate(setting: Setting, kernels: Iterable[str] = SERIES, *, listen: Callable[[int, int], None] | None = None) -> list[Point]:
+def approximate(
+    setting: Setting, kernels: Iterable[str] = SERIES, *, listen: Callable[[int, int], None] | None = None
+) -> list[Point]:
     """The points of every kernel, uniform averaging first; `listen(done, total)` hears of each that is measured."""
-    specs = [(UNIFORM, Spec(UNIFORM)), *((text, spec) for text in dict.fromkeys(kernels) for spec in _specs(text, setting.m))]
+    specs = [
+        (UNIFORM, Spec(UNIFORM)),
+        *((text, spec) for text in dict.fromkeys(kernels) for spec in _specs(text, setting.m)),
+    ]
     most = max(spec.kwargs.get("m") or setting.head_dim for _, spec in specs)
     check_fits("tokens", setting.tokens, partial(_bytes, setting.head_dim, most))
     for _, spec in specs:  # a mistake shows before the first is measured
@@ -132,7 +141,9 @@ def approximate(setting: Setting, kernels: Iterable[str] = SERIES, *, listen: Ca
             sums = raw.sum(-1, keepdim=True)
             w = raw / sums
             lost = 1 - (sums > 0).double().mean().item()
-            found[text, spec.kwargs.get("m"), std].append((output_error(w, exact, v), distance(w, exact).mean().item(), lost))
+            found[text, spec.kwargs.get("m"), std].append(
+                (output_error(w, exact, v), distance(w, exact).mean().item(), lost)
+            )
             if listen is not None:
                 listen(sum(map(len, found.values())), total)
     return [_point(key, values) for key, values in found.items()]
@@ -150,7 +161,9 @@ def distance(w: Tensor, exact: Tensor) -> Tensor:
 
 
 def conclude(points: Sequence[Point]) -> str:
-    """One sentence: from which m on random features beat uniform averaging, for each std, and what to do where they do not."""
+    """One sentence: from which m on random features beat uniform averaging, for each std, and what to do where they do
+    not.
+    """
     usable = [point for point in points if parse(point.kernel).name in KERNELS]
     growing = [point for point in usable if point.m is not None and "m" not in parse(point.kernel).kwargs]
     if not usable:
@@ -162,12 +175,18 @@ def conclude(points: Sequence[Point]) -> str:
         here = [point for point in growing or usable if point.std == baseline.std]
         better = [point for point in here if point.error < BETTER * baseline.error]
         # The fewest features that do, else the nearest to it.
-        shown = min(better, key=lambda point: (point.m or 0, point.error)) if better else min(here, key=lambda point: point.error)
+        shown = (
+            min(better, key=lambda point: (point.m or 0, point.error))
+            if better
+            else min(here, key=lambda point: point.error)
+        )
         at = f"at std {baseline.std:g}" + (f" from m={shown.m} on" if better and growing else "")
         if not better:
             lost_at.append(baseline.std)
         (won if better else lost).append(f"{at} ({shown.kernel} {shown.error:.2g}, uniform {baseline.error:.2g})")
-    subject, reach = ("Random features", f" up to m={max(point.m or 0 for point in growing)}") if growing else ("These kernels", "")
+    subject, reach = (
+        ("Random features", f" up to m={max(point.m or 0 for point in growing)}") if growing else ("These kernels", "")
+    )
     said = [f"{subject} beat uniform averaging {', '.join(won)}"] if won else []
     if lost:
         cure = _cure(lost_at)
@@ -202,7 +221,10 @@ def _estimate(spec: Spec, head_dim: int, seed: int) -> Estimate:
 def _tensors(setting: Setting, std: float, draw: int) -> Iterator[Tensor]:
     """q, k, v of one draw; q and k of another std are the same up to that factor."""
     generator = seeds.generator(setting.seed, "approximation", "tokens", draw)
-    return (scale * torch.randn(IMAGES, 1, setting.tokens, setting.head_dim, generator=generator) for scale in (std, std, 1.0))
+    return (
+        scale * torch.randn(IMAGES, 1, setting.tokens, setting.head_dim, generator=generator)
+        for scale in (std, std, 1.0)
+    )
 
 
 def _point(key: tuple[str, int | None, float], values: list[tuple[float, float, float]]) -> Point:
@@ -212,5 +234,7 @@ def _point(key: tuple[str, int | None, float], values: list[tuple[float, float, 
 
 
 def _bytes(head_dim: int, m: int, tokens: int) -> int:
-    """What is alive at once: some matrices of weights, q, k, v and features, and the random rows in double precision while drawn."""
+    """What is alive at once: some matrices of weights, q, k, v and features, and the random rows in double precision
+    while drawn.
+    """
     return 4 * IMAGES * tokens * (6 * tokens + 8 * head_dim + 3 * m) + 8 * 4 * m * head_dim

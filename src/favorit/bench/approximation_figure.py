@@ -1,4 +1,6 @@
-"""The figure of `favorit bench approximation`: error against m, a panel for each std. `panels` computes what is shown, `draw` draws it."""
+"""The figure of `favorit bench approximation`: error against m, a panel for each std. `panels` computes what is shown,
+`draw` draws it.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ TALLEST = 5.0
 
 @dataclass(frozen=True)
 class Curve:
-    """The error of one kernel over `m`, with its quartiles; one number without any m. Kernels of a family differ in their rows only."""
+    """The error of one kernel over `m`, with its quartiles; one number without any m. Kernels of a family differ in
+    their rows only.
+    """
 
     kernel: str
     family: str
@@ -67,7 +71,9 @@ def _curve(kernel: str, points: Sequence[Point]) -> Curve:
 
 
 def draw(content: Sequence[Panel], title: str) -> Figure:
-    """A panel for each std, both axes logarithmic; orthogonal rows solid, independent ones dotted, uniform averaging dashed."""
+    """A panel for each std, both axes logarithmic; orthogonal rows solid, independent ones dotted, uniform averaging
+    dashed.
+    """
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
@@ -75,7 +81,9 @@ def draw(content: Sequence[Panel], title: str) -> Figure:
     figure.suptitle(title, fontsize=13, fontweight="bold", x=0.01, ha="left")
     families = {curve.family: curve for panel in content for curve in panel.curves}
     colours = {family: f"C{number}" for number, family in enumerate(families)}
-    for number, (panel, axes) in enumerate(zip(content, figure.subplots(1, len(content), squeeze=False)[0], strict=True)):
+    for number, (panel, axes) in enumerate(
+        zip(content, figure.subplots(1, len(content), squeeze=False)[0], strict=True)
+    ):
         _draw_panel(axes, panel, colours)
         if number == 0:
             axes.set_ylabel("error of the attention output\n|w v - softmax v| / |softmax v|")
@@ -120,7 +128,9 @@ def _draw_panel(axes: Axes, panel: Panel, colours: dict[str, str]) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     beyond = {curve.family for curve in panel.curves if min(curve.error) >= TALLEST * panel.uniform}
     if beyond:
-        axes.text(0.03, 0.97, f"beyond the panel: {', '.join(sorted(beyond))}", transform=axes.transAxes, fontsize=9, va="top")
+        axes.text(
+            0.03, 0.97, f"beyond the panel: {', '.join(sorted(beyond))}", transform=axes.transAxes, fontsize=9, va="top"
+        )
 
 
 def save(figure: Figure, path: Path) -> None:

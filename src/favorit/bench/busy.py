@@ -1,4 +1,5 @@
-"""What one busy process costs a training step: one thread, all threads as favorit runs them, and all threads with default spinning.
+"""What one busy process costs a training step: one thread, all threads as favorit runs them, and all threads with
+default spinning.
 
 `python -m favorit.bench.busy JSON` is one of these contenders.
 """
@@ -39,7 +40,9 @@ while os.getppid() == parent and time.monotonic() < end:
 
 @dataclass(frozen=True)
 class Slowdown:
-    """Milliseconds of a step on a quiet machine and next to one busy process, with ratios to default spinning and to one thread."""
+    """Milliseconds of a step on a quiet machine and next to one busy process, with ratios to default spinning and to
+    one thread.
+    """
 
     name: str
     quiet: Spread
@@ -49,19 +52,27 @@ class Slowdown:
 
 
 def slowdowns(model: ModelConfig, batch: int, *, steps: int = 8, repeats: int = 5) -> list[Slowdown]:
-    """Times of the three settings. Each has its own process; they take turns of `steps`, first quiet, then next to the busy process."""
+    """Times of the three settings. Each has its own process; they take turns of `steps`, first quiet, then next to the
+    busy process.
+    """
     request = {"model": model.model_dump(mode="json"), "batch": batch, "steps": steps}
     quiet: dict[str, list[float]] = {name: [] for name in (ONE, OURS, DEFAULT)}
     busy: dict[str, list[float]] = {name: [] for name in quiet}
     with ExitStack() as stack:
-        processes = {name: stack.enter_context(Process(request, variables, "favorit.bench.busy")) for name, variables in settings().items()}
+        processes = {
+            name: stack.enter_context(Process(request, variables, "favorit.bench.busy"))
+            for name, variables in settings().items()
+        }
         for process in processes.values():
             process.answer()
         for _ in range(repeats):
             _take_turns(processes, quiet, steps)
             with busy_process():
                 _take_turns(processes, busy, steps)
-    return compare({name: spread(values) for name, values in quiet.items()}, {name: spread(values) for name, values in busy.items()})
+    return compare(
+        {name: spread(values) for name, values in quiet.items()},
+        {name: spread(values) for name, values in busy.items()},
+    )
 
 
 def settings() -> dict[str, dict[str, str]]:
@@ -77,7 +88,9 @@ def settings() -> dict[str, dict[str, str]]:
 def compare(quiet: Mapping[str, Spread], busy: Mapping[str, Spread]) -> list[Slowdown]:
     """The ratios of medians."""
     default, one = quiet[DEFAULT].median, busy[ONE].median
-    return [Slowdown(name, quiet[name], busy[name], quiet[name].median / default, busy[name].median / one) for name in quiet]
+    return [
+        Slowdown(name, quiet[name], busy[name], quiet[name].median / default, busy[name].median / one) for name in quiet
+    ]
 
 
 def verdict(found: list[Slowdown]) -> str:
@@ -87,7 +100,9 @@ def verdict(found: list[Slowdown]) -> str:
         (f"quiet {ours.to_default:.2f}x of {DEFAULT}", ours.to_default, QUIET_TARGET),
         (f"next to a busy process {ours.to_one_thread:.2f}x of {ONE}", ours.to_one_thread, BUSY_TARGET),
     ]
-    said = [f"{what} (target at most {target}: {'met' if ratio <= target else 'missed'})" for what, ratio, target in parts]
+    said = [
+        f"{what} (target at most {target}: {'met' if ratio <= target else 'missed'})" for what, ratio, target in parts
+    ]
     return f"{OURS}: {', '.join(said)}"
 
 

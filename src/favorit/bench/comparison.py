@@ -1,7 +1,7 @@
 """A comparison: ours and a peer's way to do the same work, both as data, and whether they agree.
 
-Each side is a module and the work that is timed with it. The weights of the peer are copied into ours before outputs and gradients are
-compared, so that equal means equal mathematics.
+Each side is a module and the work that is timed with it. The weights of the peer are copied into ours before outputs
+and gradients are compared, so that equal means equal mathematics.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ Call = Callable[[], Any]
 Way = Literal["eager", "compiled", "bf16"]
 Work = Callable[["nn.Module", "Sizes", Way], Call]
 
-# By how much outputs and gradients may differ. The mathematics is settled in fp32; bf16 has three digits at each operation.
+# By how much outputs and gradients may differ. The mathematics is settled in fp32; bf16 has three digits at each
+# operation.
 TOLERANCES: dict[Way, float] = {"eager": 1e-4, "compiled": 1e-4, "bf16": 5e-2}
 LR, WEIGHT_DECAY = 1e-4, 1e-4
 CLASSES = 10
@@ -35,7 +36,9 @@ CLASSES = 10
 
 @dataclass(frozen=True)
 class Sizes:
-    """What the comparisons are run at. `depth` is that of the whole models; `data` is what the hybrid reads its images from."""
+    """What the comparisons are run at. `depth` is that of the whole models; `data` is what the hybrid reads its images
+    from.
+    """
 
     batch: int = 128
     heads: int = 8
@@ -63,9 +66,9 @@ class Contender:
 class Comparison:
     """`name` is ours, with {m} for the number of features; `package` must be installed for the peer.
 
-    `adopt(ours, theirs)` copies the peer's weights; None where the two do different mathematics on purpose and only their cost is compared.
-    `exactly` switches off, for the check, what the peer adds to the formula (an epsilon). `epoch` is a number of images for which times are
-    extrapolated.
+    `adopt(ours, theirs)` copies the peer's weights; None where the two do different mathematics on purpose and only
+    their cost is compared. `exactly` switches off, for the check, what the peer adds to the formula (an epsilon).
+    `epoch` is a number of images for which times are extrapolated.
     """
 
     case: str
@@ -88,8 +91,8 @@ class Comparison:
 class Agreement:
     """The difference of outputs and of gradients of the inputs, whichever is larger; None where nothing is to agree.
 
-    `as_it_is` is the same with what the check leaves out; `bytes_of_image` what one more image of a batch needs, both sides together;
-    `flops` those of our matrix products for the whole batch, forward and (twice that) backward.
+    `as_it_is` is the same with what the check leaves out; `bytes_of_image` what one more image of a batch needs, both
+    sides together; `flops` those of our matrix products for the whole batch, forward and (twice that) backward.
     """
 
     difference: float | None
@@ -99,7 +102,9 @@ class Agreement:
 
 
 def agreement(comparison: Comparison, sizes: Sizes, way: Way = "eager") -> Agreement:
-    """Builds both sides with the same weights and compares them on the batch that will be timed: a smaller one may take another path."""
+    """Builds both sides with the same weights and compares them on the batch that will be timed: a smaller one may take
+    another path.
+    """
     _check_one_image(comparison, sizes)
     ours, theirs = comparison.ours.build(sizes), comparison.theirs.build(sizes)
     needed = sum(_bytes_of_image(module, comparison, sizes) for module in (ours, theirs))
@@ -117,7 +122,9 @@ def agreement(comparison: Comparison, sizes: Sizes, way: Way = "eager") -> Agree
 
 
 def _check_one_image(comparison: Comparison, sizes: Sizes) -> None:
-    """An error before anything large is allocated, from what fewer tokens need; models have as many tokens as their images say."""
+    """An error before anything large is allocated, from what fewer tokens need; models have as many tokens as their
+    images say.
+    """
 
     def needed(tokens: int) -> int:
         one = replace(sizes, batch=1, tokens=tokens)
@@ -139,7 +146,8 @@ def _values_and_gradients(module: Callable[..., Tensor], inputs: Sequence[Tensor
 def _difference(mine: list[Tensor], theirs: list[Tensor]) -> float:
     """The largest of outputs over the largest value, of gradients in norm.
 
-    Of 10^8 features a few lie so near to the kink of relu that rounding decides their slope: single gradients differ where all is right.
+    Of 10^8 features a few lie so near to the kink of relu that rounding decides their slope: single gradients differ
+    where all is right.
     """
     of_output = ((mine[0] - theirs[0]).abs().max() / theirs[0].abs().max()).item()
     return max(of_output, *(((a - b).norm() / b.norm()).item() for a, b in zip(mine[1:], theirs[1:], strict=True)))
@@ -147,12 +155,18 @@ def _difference(mine: list[Tensor], theirs: list[Tensor]) -> float:
 
 def _bytes_of_image(module: nn.Module, comparison: Comparison, sizes: Sizes) -> float:
     one, two = (comparison.inputs(replace(sizes, batch=images)) for images in (1, 2))
-    return peak_bytes(partial(_values_and_gradients, module, two)) - peak_bytes(partial(_values_and_gradients, module, one))
+    return peak_bytes(partial(_values_and_gradients, module, two)) - peak_bytes(
+        partial(_values_and_gradients, module, one)
+    )
 
 
 def run_as(way: Way, module: nn.Module) -> Callable[..., Tensor]:
     """The module as it is run that way."""
-    ways: dict[Way, Callable[[nn.Module], Callable[..., Tensor]]] = {"eager": lambda it: it, "compiled": torch.compile, "bf16": _in_bf16}
+    ways: dict[Way, Callable[[nn.Module], Callable[..., Tensor]]] = {
+        "eager": lambda it: it,
+        "compiled": torch.compile,
+        "bf16": _in_bf16,
+    }
     return ways[way](module)
 
 

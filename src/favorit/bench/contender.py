@@ -1,7 +1,8 @@
 """One contender in a process of its own: `python -m favorit.bench.contender JSON`.
 
-The JSON names a comparison, its sizes and a side. `check` prints whether the sides agree and ends. `ours` and `theirs` say when they are
-warm, and from then on, for each line that comes in, do their work once unmeasured and once measured and print the seconds.
+The JSON names a comparison, its sizes and a side. `check` prints whether the sides agree and ends. `ours` and `theirs`
+say when they are warm, and from then on, for each line that comes in, do their work once unmeasured and once measured
+and print the seconds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""From how many tokens on linear attention is faster, or smaller, than torch's fused softmax: by measurement on a grid of token counts.
+"""From how many tokens on linear attention is faster, or smaller, than torch's fused softmax: by measurement on a grid
+of token counts.
 
 ratio(N) = SDPA(N) / mixer(N)       above 1 the mixer wins
 N*       = where the non-decreasing curve nearest to log ratio(log N) passes through 0
@@ -16,7 +17,17 @@ import torch
 
 from favorit.bench.memory import peak_bytes
 from favorit.bench.plain import Fused
-from favorit.bench.speed import FORWARD, TRAINING, Attend, Size, attention_calls, build, check, check_memory, make_inputs
+from favorit.bench.speed import (
+    FORWARD,
+    TRAINING,
+    Attend,
+    Size,
+    attention_calls,
+    build,
+    check,
+    check_memory,
+    make_inputs,
+)
 from favorit.bench.spread import interleaved
 from favorit.errors import FavoritError
 
@@ -47,7 +58,9 @@ class Point:
 
 @dataclass(frozen=True)
 class Crossing:
-    """`tokens` is N*: None where the mixer never wins on the grid; the first of the grid where it always does (`always`)."""
+    """`tokens` is N*: None where the mixer never wins on the grid; the first of the grid where it always does
+    (`always`).
+    """
 
     mixer: str
     curve: str
@@ -57,11 +70,20 @@ class Crossing:
 
 def grid_to(most: int, advised: int) -> list[int]:
     """The usual token counts, and in place of what is near it the one that advice is wanted for."""
-    return sorted([*(count for count in GRID if count <= most and abs(math.log(count / advised)) > math.log(NEAR)), advised])
+    return sorted(
+        [*(count for count in GRID if count <= most and abs(math.log(count / advised)) > math.log(NEAR)), advised]
+    )
 
 
 def measure_points(
-    mixers: Sequence[str], tokens: Sequence[int], *, batch: int, heads: int, head_dim: int, repeats: int, device: str = "cpu"
+    mixers: Sequence[str],
+    tokens: Sequence[int],
+    *,
+    batch: int,
+    heads: int,
+    head_dim: int,
+    repeats: int,
+    device: str = "cpu",
 ) -> Iterator[list[Point]]:
     """The points of one token count after the other: SDPA called plainly, our softmax, and the mixers, in turn."""
     linear = [spec for spec in dict.fromkeys(mixers) if spec != SOFTMAX]
@@ -82,7 +104,11 @@ def measure_points(
             mixer = build(spec, size).to(device)
             check(spec, mixer, *inputs[:3])
             attends[spec] = mixer
-        calls = {(name, what): call for name, attend in attends.items() for what, call in attention_calls(attend, inputs).items()}
+        calls = {
+            (name, what): call
+            for name, attend in attends.items()
+            for what, call in attention_calls(attend, inputs).items()
+        }
         times = interleaved(calls, repeats)
         yield [_point(key, size, times[key], call) for key, call in calls.items()]
 
@@ -128,7 +154,8 @@ def crossing(tokens: Sequence[int], ratio: Sequence[float]) -> tuple[float | Non
 def non_decreasing(values: Sequence[float]) -> list[float]:
     """The non-decreasing sequence with the least squared distance: neighbours out of order share their mean.
 
-    More tokens never favour softmax, so what goes down is noise; one slow repetition then moves N* a little instead of to the end.
+    More tokens never favour softmax, so what goes down is noise; one slow repetition then moves N* a little instead of
+    to the end.
     """
     groups: list[tuple[float, int]] = []
     for value in values:
@@ -140,7 +167,9 @@ def non_decreasing(values: Sequence[float]) -> list[float]:
 
 
 def advice(points: Sequence[Point], image: int, patch: int, tokens: int) -> str:
-    """One sentence: what to train with at this many tokens, against the faster of SDPA and our softmax, and where softmax stays."""
+    """One sentence: what to train with at this many tokens, against the faster of SDPA and our softmax, and where
+    softmax stays.
+    """
     place = f"at {image}x{image} with patch {patch} ({tokens} tokens)"
     best = _faster_softmax(points)
     speed = {mixer: by_tokens for mixer, by_tokens in ratios(best, "training", SDPA).items() if mixer != SOFTMAX}
@@ -148,7 +177,11 @@ def advice(points: Sequence[Point], image: int, patch: int, tokens: int) -> str:
     ratio = speed[mixer][tokens]
     found, always = crossing(list(speed[mixer]), list(speed[mixer].values()))
     if ratio < 1:
-        where = "and at none of the measured counts does it pay" if found is None else f"it pays from about {found:.0f} tokens on"
+        where = (
+            "and at none of the measured counts does it pay"
+            if found is None
+            else f"it pays from about {found:.0f} tokens on"
+        )
         return f"{place} keep softmax: attention by {mixer}, the fastest of the others, trains at {ratio:.2f} of its speed, {where}"
     if found is None:  # it wins here, but not on the curve as a whole
         below = "at fewer tokens keep softmax"
@@ -161,5 +194,7 @@ def advice(points: Sequence[Point], image: int, patch: int, tokens: int) -> str:
 def _faster_softmax(points: Sequence[Point]) -> list[Point]:
     """The points with SDPA replaced, at each count, by our softmax where that is faster."""
     ours = {(point.what, point.tokens): point for point in points if point.mixer == SOFTMAX}
-    faster = (min(point, ours[point.what, point.tokens], key=lambda p: p.median) for point in points if point.mixer == SDPA)
+    faster = (
+        min(point, ours[point.what, point.tokens], key=lambda p: p.median) for point in points if point.mixer == SDPA
+    )
     return [*(replace(point, mixer=SDPA) for point in faster), *(point for point in points if point.mixer != SDPA)]

@@ -1,5 +1,6 @@
-"""The figure of `favorit bench crossover`: how many times faster, or smaller, than SDPA each mixer is. `panels` computes what is shown,
-`draw` draws it."""
+"""The figure of `favorit bench crossover`: how many times faster, or smaller, than SDPA each mixer is. `panels`
+computes what is shown, `draw` draws it.
+"""
 
 from __future__ import annotations
 
@@ -71,14 +72,20 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
 
     axes.axhline(1.0, color="#999999", linewidth=1)
     for number, line in enumerate(panel.lines):
-        axes.plot(line.tokens, line.ratio, color=f"C{number}", linewidth=1.6, marker="o", markersize=3, label=line.mixer)
+        axes.plot(
+            line.tokens, line.ratio, color=f"C{number}", linewidth=1.6, marker="o", markersize=3, label=line.mixer
+        )
         if line.crossing is not None:
-            axes.plot([line.crossing], [1.0], color=f"C{number}", marker="o", markersize=8, markerfacecolor="white", zorder=3)
+            axes.plot(
+                [line.crossing], [1.0], color=f"C{number}", marker="o", markersize=8, markerfacecolor="white", zorder=3
+            )
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.xaxis.set_major_formatter(FuncFormatter(lambda count, _: f"{count:g}"))
     ratios_shown = [ratio for line in panel.lines for ratio in line.ratio]
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if max(ratios_shown) > 5 * min(ratios_shown) else (1, 1.2, 1.5, 2, 3, 5, 7)))
+    axes.yaxis.set_major_locator(
+        LogLocator(subs=(1, 2, 5) if max(ratios_shown) > 5 * min(ratios_shown) else (1, 1.2, 1.5, 2, 3, 5, 7))
+    )
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda ratio, _: f"{ratio:g}"))
     axes.set_xlabel("tokens")

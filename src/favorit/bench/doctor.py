@@ -1,4 +1,6 @@
-"""The attention of a trained model on real images, layer by layer and head by head: what a linear kernel would lose of softmax."""
+"""The attention of a trained model on real images, layer by layer and head by head: what a linear kernel would lose of
+softmax.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,8 @@ from favorit.bench.doctor_tally import Finding, Tally
 from favorit.bench.memory import check_fits
 from favorit.errors import positive
 from favorit.model.layout import layers
-from favorit.training.loaded import load, load_data
-from favorit.training.parts import load_parts
+from favorit.training.inference import load, load_data
+from favorit.training.loaders import load_parts
 from favorit.training.run import Run
 
 BATCH = 64
@@ -30,13 +32,18 @@ def diagnose(
     counts: Sequence[int] = (64, 128, 256),
     listen: Callable[[int, int], None] | None = None,
 ) -> list[Finding]:
-    """What the attention of a run does on validation images (test images where it set none aside), with favor at `counts` features."""
+    """What the attention of a run does on validation images (test images where it set none aside), with favor at
+    `counts` features.
+    """
     positive(images=images)
     run = run if isinstance(run, Run) else Run(Path(run))
     loaded, config = load(run), run.config
     attentions = [module for module in loaded.model.modules() if isinstance(module, Attention)]
     specs = layers(config.model.layout, config.model.performer, config.model.depth)
-    tallies = [Tally(layer, str(spec), module, counts) for layer, (spec, module) in enumerate(zip(specs, attentions, strict=True), 1)]
+    tallies = [
+        Tally(layer, str(spec), module, counts)
+        for layer, (spec, module) in enumerate(zip(specs, attentions, strict=True), 1)
+    ]
     # An image at a time where that is all there is room for: some matrices of weights and of features.
     check_fits("tokens", loaded.model.tokens, lambda n: 4 * 8 * config.model.heads * n * (n + max(counts)))
     parts = load_parts(config, load_data(run.path, data_dir), 0, 1)

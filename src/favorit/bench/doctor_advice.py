@@ -13,7 +13,8 @@ from favorit.spec import Spec, parse
 
 # Averaging all values changes the output by less than this: attention does little.
 LITTLE = 0.05
-# A kernel comes close to softmax where its error is under this share of uniform's, and under this share of the output itself.
+# A kernel comes close to softmax where its error is under this share of uniform's, and under this share of the output
+# itself.
 CLOSE, MOST = 0.5, 0.3
 # Rows that differ from uniform by less than this share of their weight are near uniform.
 NEAR = 0.1
@@ -55,7 +56,9 @@ def _of_another(layer: Finding) -> Advice:
     own, found = layer.errors[OWN], _cheapest(layer)
     errors = f"error {own:.2g}, uniform {layer.errors[UNIFORM]:.2g}"
     if layer.blind == 1:
-        return _keep(layer, f"{layer.mixer} does not look at q", "its weights are the same for any q, so q and k say nothing")
+        return _keep(
+            layer, f"{layer.mixer} does not look at q", "its weights are the same for any q, so q and k say nothing"
+        )
     if _is_close(layer, OWN):
         return _keep(layer, f"{layer.mixer} follows softmax", errors)
     if found is not None and parse(found).name == parse(layer.mixer).name and _m(found) > (layer.features or 0):
@@ -67,7 +70,8 @@ def _of_another(layer: Finding) -> Advice:
         nothing = min(layer.errors[name] for name in _tried(layer)) >= own
         nearer = "no kernel tried is nearer" if nothing else f"{_nearest(layer)}{_hint(layer)}"
     else:
-        # Features that are drawn anew serve better than its own: the model has come to lean on what its own happen to miss.
+        # Features that are drawn anew serve better than its own: the model has come to lean on what its own happen to
+        # miss.
         leans = parse(found).name == parse(layer.mixer).name
         nearer = f"{found} would, with error {layer.errors[found]:.2g}"
         nearer += ", with features drawn anew: train.redraw draws them while it trains" if leans else ""
@@ -115,7 +119,11 @@ def _hint(layer: Finding) -> str:
     bearable, of_unit_norm = math.log(most) / 2, math.sqrt(layer.head_dim)
     if layer.length_95 <= bearable:
         return f"; {SWEPT} may do with more than {most} features"
-    cure = f"model.qk_norm=True would start from {of_unit_norm:.1f}" if layer.length > 1.2 * of_unit_norm else "narrower heads have less"
+    cure = (
+        f"model.qk_norm=True would start from {of_unit_norm:.1f}"
+        if layer.length > 1.2 * of_unit_norm
+        else "narrower heads have less"
+    )
     return f"; shrink q and k: |q||k|/sqrt(D) reaches {layer.length_95:.1f}, {SWEPT}(m={most}) bears about {bearable:.1f}, {cure}"
 
 
@@ -124,15 +132,23 @@ def summarise(findings: Sequence[Finding]) -> list[str]:
     whole, heads = [f for f in findings if f.head is None], [f for f in findings if f.head is not None]
     advice = [advise(layer) for layer in whole]
     verdicts = dict.fromkeys(each.verdict for each in advice)
-    lines = [f"{verdict} in {_ranges([each.layer for each in advice if each.verdict == verdict])}" for verdict in verdicts]
+    lines = [
+        f"{verdict} in {_ranges([each.layer for each in advice if each.verdict == verdict])}" for verdict in verdicts
+    ]
     if [each.mixer for each in advice] != [layer.mixer for layer in whole]:
         lines.append(f'to try: --set "model.layout={shorten([parse(each.mixer) for each in advice])}"')
     if whole[0].tokens == 1:
         return lines
-    if any(_m(each.mixer) > layer.tokens for each, layer in zip(advice, whole, strict=True) if each.mixer != layer.mixer):
-        lines.append(f"where m exceeds the {whole[0].tokens} tokens, measure first whether it pays: favorit bench crossover")
+    if any(
+        _m(each.mixer) > layer.tokens for each, layer in zip(advice, whole, strict=True) if each.mixer != layer.mixer
+    ):
+        lines.append(
+            f"where m exceeds the {whole[0].tokens} tokens, measure first whether it pays: favorit bench crossover"
+        )
     near = [head for head in heads if head.own_distance < NEAR]
-    lines.append(f"{len(near)} of {len(heads)} heads are near uniform: their own rows differ from uniform ones by less than {NEAR:.0%}")
+    lines.append(
+        f"{len(near)} of {len(heads)} heads are near uniform: their own rows differ from uniform ones by less than {NEAR:.0%}"
+    )
     for layer in whole:
         if layer.features is not None and layer.used is not None and layer.vanished is not None:
             lines.append(

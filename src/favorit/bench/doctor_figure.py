@@ -25,8 +25,8 @@ WIDEST = 10.0
 
 @dataclass(frozen=True)
 class Grids:
-    """Rows are layers, columns heads: the error of the model's own mixers and of `kernel`, each over that of uniform averaging, and the
-    mean of |q||k|/sqrt(D).
+    """Rows are layers, columns heads: the error of the model's own mixers and of `kernel`, each over that of uniform
+    averaging, and the mean of |q||k|/sqrt(D).
 
     `own` is None where every mixer is softmax; `idle` heads lose so little by averaging that ratios mean nothing.
     """
@@ -44,7 +44,10 @@ def grids(findings: Sequence[Finding]) -> Grids:
     whole = [finding for finding in findings if finding.head is None]
     swept = [name for name in whole[0].errors if parse(name).name == SWEPT]
     kernel = max(swept, key=lambda name: parse(name).kwargs["m"])
-    rows = [[finding for finding in findings if finding.layer == layer.layer and finding.head is not None] for layer in whole]
+    rows = [
+        [finding for finding in findings if finding.layer == layer.layer and finding.head is not None]
+        for layer in whole
+    ]
 
     def relative(name: str) -> Grid:
         return tuple(tuple(head.errors[name] / max(head.errors[UNIFORM], 1e-9) for head in row) for row in rows)
@@ -79,15 +82,27 @@ def draw(content: Grids, title: str) -> Figure:
         ratio.set_ticks([0.1, 0.3, 1, 3, 10], labels=["0.1", "0.3", "1", "3", "10"])
         ratio.ax.minorticks_off()
     longest = max(max(row) for row in content.lengths)
-    _map(figure, last, content.lengths, "mean of |q||k|/sqrt(D)", "viridis", Normalize(0, longest), ((False,) * heads,) * layers)
+    _map(
+        figure,
+        last,
+        content.lengths,
+        "mean of |q||k|/sqrt(D)",
+        "viridis",
+        Normalize(0, longest),
+        ((False,) * heads,) * layers,
+    )
     left.set_yticks(range(layers), [f"{number}  {mixer}" for number, mixer in enumerate(content.mixers, 1)])
     left.set_ylabel("layer")
     if any(any(row) for row in content.idle):
-        figure.supxlabel(f"grey: averaging all values changes the output by less than {LITTLE:.0%}", fontsize=9, x=0.01, ha="left")
+        figure.supxlabel(
+            f"grey: averaging all values changes the output by less than {LITTLE:.0%}", fontsize=9, x=0.01, ha="left"
+        )
     return figure
 
 
-def _map(figure: Figure, axes: Axes, values: Grid, title: str, colours: str, norm: Normalize, grey: Sequence[Sequence[bool]]) -> Colorbar:
+def _map(
+    figure: Figure, axes: Axes, values: Grid, title: str, colours: str, norm: Normalize, grey: Sequence[Sequence[bool]]
+) -> Colorbar:
     """Cells coloured by their values, with the values on them."""
     import numpy as np
 
@@ -99,7 +114,15 @@ def _map(figure: Figure, axes: Axes, values: Grid, title: str, colours: str, nor
             continue
         red, green, blue, _ = image.cmap(norm(max(value, norm.vmin or value)))
         ink = "black" if 0.3 * red + 0.59 * green + 0.11 * blue > 0.55 else "white"
-        axes.text(column, row, f"{value:.2f}" if value < 10 else f"{value:.0f}", ha="center", va="center", fontsize=9, color=ink)
+        axes.text(
+            column,
+            row,
+            f"{value:.2f}" if value < 10 else f"{value:.0f}",
+            ha="center",
+            va="center",
+            fontsize=9,
+            color=ink,
+        )
     axes.set_xticks(range(shown.shape[1]), [str(head) for head in range(1, shown.shape[1] + 1)])
     axes.set_xlabel("head")
     axes.set_title(title, fontsize=10.5, loc="left")

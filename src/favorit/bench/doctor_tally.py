@@ -4,7 +4,8 @@
     entropy     of the softmax weights, as a share of that of uniform ones
     rank        exp of the entropy of the singular values of the weights: how many directions they mix
     error       |w v - s v|_F / |s v|_F, s the softmax weights of the same q and k
-    used        exp of the entropy of |phi(q_i)_m z_m| over m, z = sum_j phi(k_j): how many features carry a row of a linear mixer
+    used        exp of the entropy of |phi(q_i)_m z_m| over m, z = sum_j phi(k_j): how many features carry a row of a
+    linear mixer
 
 Shapes: B images, H heads, N tokens, D head width, M features.
 """
@@ -32,7 +33,8 @@ OWN = "own"
 SWEPT = "favor"
 OTHERS = ("relu", "elu", "exp")
 DRAWS = 5
-# The weights of a block of images, in numbers; and for how many images singular values are worth waiting, as a sum of H N^3.
+# The weights of a block of images, in numbers; and for how many images singular values are worth waiting, as a sum of H
+# N^3.
 BLOCK_NUMBERS = 1 << 23
 RANK_WORK = 1 << 31
 
@@ -41,9 +43,10 @@ RANK_WORK = 1 << 31
 class Finding:
     """What one head does (None: all heads of the layer together); layers and heads are counted from 1.
 
-    `errors` has uniform averaging, the layer's own mixer, and each kernel that was tried. `own_distance` is the total variation between
-    its own rows and uniform ones. `blind` is the share of some images where its own weights do not depend on q. Only linear mixers have
-    `features`, how many of them are `used`, and the share of rows where all have `vanished`, so that uniform steps in.
+    `errors` has uniform averaging, the layer's own mixer, and each kernel that was tried. `own_distance` is the total
+    variation between its own rows and uniform ones. `blind` is the share of some images where its own weights do not
+    depend on q. Only linear mixers have `features`, how many of them are `used`, and the share of rows where all have
+    `vanished`, so that uniform steps in.
     """
 
     layer: int
@@ -148,7 +151,11 @@ class Tally:
                     tokens=self.tokens,
                     head_dim=self.head_dim,
                     features=features,
-                    errors={name: (value[some].sum(0) / whole).sqrt().median().item() for name, value in squares.items() if name},
+                    errors={
+                        name: (value[some].sum(0) / whole).sqrt().median().item()
+                        for name, value in squares.items()
+                        if name
+                    },
                     **values,
                 )
             )

@@ -1,4 +1,6 @@
-"""One training epoch as users run it: the whole loop, what the input pipeline takes of it, and how far it is from the machine's limit."""
+"""One training epoch as users run it: the whole loop, what the input pipeline takes of it, and how far it is from the
+machine's limit.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,12 @@ from favorit.training.run import resolve
 
 @dataclass(frozen=True)
 class EpochCost:
-    """Seconds of one epoch, the share of it that preparing batches takes, FLOPs over the matrix-product limit, and peak memory in bytes.
+    """Seconds of one epoch, the share of it that preparing batches takes, FLOPs over the matrix-product limit, and peak
+    memory in bytes.
 
-    The backward counts twice the forward; the limit is that of a 2048 x 2048 fp32 product on all threads. `handing_over` is what threads
-    pay for each other's numbers (`measure.handing_over`); the memory is that of the first process.
+    The backward counts twice the forward; the limit is that of a 2048 x 2048 fp32 product on all threads.
+    `handing_over` is what threads pay for each other's numbers (`measure.handing_over`); the memory is that of the
+    first process.
     """
 
     images: int
@@ -35,9 +39,13 @@ class EpochCost:
 
 
 def epoch_cost(config: RunConfig, data_dir: Path | None = None, devices: int = 1) -> EpochCost | None:
-    """Trains one epoch on all training images, into a folder that is thrown away. Of several processes the first gets the answer."""
+    """Trains one epoch on all training images, into a folder that is thrown away. Of several processes the first gets
+    the answer.
+    """
     if config.data.subset is not None:
-        raise FavoritError(f"data.subset={config.data.subset} is not valid here: an epoch is timed on all training images")
+        raise FavoritError(
+            f"data.subset={config.data.subset} is not valid here: an epoch is timed on all training images"
+        )
     options = config.train.replace(epochs=1, select="last", patience=None)
     config = config.replace(data=config.data.replace(validation=0, folds=None, fold=None), train=options)
     data = load_dataset(config.data.name, data_dir)
@@ -49,12 +57,17 @@ def epoch_cost(config: RunConfig, data_dir: Path | None = None, devices: int = 1
 
     with tempfile.TemporaryDirectory() as folder:
         threads = torch.get_num_threads()
-        run = train(config, out=folder, data_dir=data_dir, devices=devices, checkpoint_seconds=float("inf"), listen=listen)
+        run = train(
+            config, out=folder, data_dir=data_dir, devices=devices, checkpoint_seconds=float("inf"), listen=listen
+        )
         if not seconds:  # another process has them
             return None
         result = run.result
     config = resolve(config, data)
-    preprocess, augment = build_preprocess(config.data.preprocess, data.mean, data.std), build_augment(config.data.augment)
+    preprocess, augment = (
+        build_preprocess(config.data.preprocess, data.mean, data.std),
+        build_augment(config.data.augment),
+    )
     loader = Loader(
         data.train,
         batch_size=options.batch_size,

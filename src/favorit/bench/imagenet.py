@@ -1,6 +1,7 @@
 """The nine models of the synthetic ImageNet table, ours beside the published ones.
 
-An epoch has 10,000 images, a batch of inference 64: times at another batch are scaled to these in proportion to the images.
+An epoch has 10,000 images, a batch of inference 64: times at another batch are scaled to these in proportion to the
+images.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ class Beside:
     published_ratio: Times
 
 
-def beside_published(table: published.Table, models: dict[str, ModelConfig], costs: list[Cost], batch: int) -> list[Beside]:
+def beside_published(
+    table: published.Table, models: dict[str, ModelConfig], costs: list[Cost], batch: int
+) -> list[Beside]:
     """A row for each published one, in the published order."""
     measured = {(models[cost.name].layout, models[cost.name].performer, cost.what): cost for cost in costs}
     standard = next(config.performer for config in models.values())  # what its layout does not use
@@ -50,7 +53,14 @@ def beside_published(table: published.Table, models: dict[str, ModelConfig], cos
         step, inference = (measured[str(row["layout"]), performer or standard, what] for what in (STEP, INFERENCE))
         share = BATCH / batch
         ours = Times(step.mean / 1e3 * EPOCH / batch, inference.mean * share, inference.deviation * share)
-        pairs.append((str(row["layout"]), performer, ours, Times(_number(row["train_s_per_epoch"]), _number(row["infer_ms_per_batch"]))))
+        pairs.append(
+            (
+                str(row["layout"]),
+                performer,
+                ours,
+                Times(_number(row["train_s_per_epoch"]), _number(row["infer_ms_per_batch"])),
+            )
+        )
     _, _, our_first, their_first = pairs[0]
     return [Beside(*pair, _over(pair[2], our_first), _over(pair[3], their_first)) for pair in pairs]
 

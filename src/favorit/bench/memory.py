@@ -21,7 +21,9 @@ def peak_bytes(call: Callable[[], Any]) -> int:
 
 
 def check_fits(what: str, count: int, needed: Callable[[int], float]) -> None:
-    """An error that names the largest count that fits, where `needed` (bytes, growing with the count) exceeds what is free."""
+    """An error that names the largest count that fits, where `needed` (bytes, growing with the count) exceeds what is
+    free.
+    """
     free = measure.free_memory()
     if free is None or needed(count) <= free:
         return

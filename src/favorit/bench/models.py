@@ -1,4 +1,6 @@
-"""How fast whole models are here: a training step and inference, and the share of the machine's matrix-product limit."""
+"""How fast whole models are here: a training step and inference, and the share of the machine's matrix-product
+limit.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,9 @@ def all_layouts(models: dict[str, ModelConfig]) -> dict[str, ModelConfig]:
     return found
 
 
-def training_step(model: Callable[[Tensor], Tensor], optimizer: torch.optim.Optimizer, images: Tensor, labels: Tensor) -> None:
+def training_step(
+    model: Callable[[Tensor], Tensor], optimizer: torch.optim.Optimizer, images: Tensor, labels: Tensor
+) -> None:
     """Cross-entropy, backward, and one step of the optimiser."""
     optimizer.zero_grad()
     F.cross_entropy(model(images), labels).backward()
@@ -84,7 +88,9 @@ def step_call(config: ModelConfig, batch: int) -> Callable[[], None]:
 
 
 def _check_memory(step: Callable[[Tensor, Tensor], None], config: ModelConfig, batch: int) -> None:
-    """An error before a large batch is made. One image against two: what is there once, such as gradients, does not grow with it."""
+    """An error before a large batch is made. One image against two: what is there once, such as gradients, does not
+    grow with it.
+    """
 
     def peak(images: int) -> int:
         return peak_bytes(lambda: step(*_examples(config, images)))

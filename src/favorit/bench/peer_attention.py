@@ -61,7 +61,9 @@ def _tokens(sizes: Sizes) -> tuple[Tensor, ...]:
 
 def _mixer(name: str) -> Contender:
     def build(sizes: Sizes) -> nn.Module:
-        return build_mixer(name.format(m=sizes.m), heads=sizes.heads, head_dim=sizes.head_dim, tokens=sizes.tokens, seed=0)
+        return build_mixer(
+            name.format(m=sizes.m), heads=sizes.heads, head_dim=sizes.head_dim, tokens=sizes.tokens, seed=0
+        )
 
     return Contender(build, work_of_attention(_qkv))
 

@@ -1,5 +1,5 @@
-"""Whole training steps with equal outputs and gradients: ours against vit-pytorch, transformers, performer-pytorch in a plain ViT, and a
-plain ViT. Theirs compute all tokens of the last block, ours those that the head reads.
+"""Whole training steps with equal outputs and gradients: ours against vit-pytorch, transformers, performer-pytorch in a
+plain ViT, and a plain ViT. Theirs compute all tokens of the last block, ours those that the head reads.
 
 Images are 32 x 32 in patches of 4, dim = heads x head width, the feed-forward network four times as wide, no dropout.
 """
@@ -67,7 +67,9 @@ def plain_parts(model: PlainViT, attention: Callable[[Any], dict[str, Any]]) -> 
         if isinstance(block, PlainBlock)
     ]
     patches = model.patches.state_dict()
-    return Parts((patches["weight"], patches["bias"]), model.class_token, model.positions, layers, model.norm, model.head)
+    return Parts(
+        (patches["weight"], patches["bias"]), model.class_token, model.positions, layers, model.norm, model.head
+    )
 
 
 def packed_attention(layer: Packed) -> dict[str, Any]:
@@ -76,20 +78,30 @@ def packed_attention(layer: Packed) -> dict[str, Any]:
 
 
 def _three_projections(layer: Any) -> dict[str, Any]:
-    return {"qkv": [layer.to_q, layer.to_k, layer.to_v], "out": layer.to_out, "rows": layer.fast_attention.projection_matrix}
+    return {
+        "qkv": [layer.to_q, layer.to_k, layer.to_v],
+        "out": layer.to_out,
+        "rows": layer.fast_attention.projection_matrix,
+    }
 
 
 def _performer(generalized: bool) -> Contender:
     def attention(sizes: Sizes) -> nn.Module:
         return imported("performer_pytorch").SelfAttention(
-            sizes.dim, heads=sizes.heads, dim_head=sizes.head_dim, nb_features=sizes.m, generalized_attention=generalized
+            sizes.dim,
+            heads=sizes.heads,
+            dim_head=sizes.head_dim,
+            nb_features=sizes.m,
+            generalized_attention=generalized,
         )
 
     return _plain(attention)
 
 
 def _vit_module() -> ModuleType:
-    """vit-pytorch's module of the plain ViT by its file: the package itself imports torchvision, which need not be there."""
+    """vit-pytorch's module of the plain ViT by its file: the package itself imports torchvision, which need not be
+    there.
+    """
     package = importlib.util.find_spec("vit_pytorch")
     places = package.submodule_search_locations if package is not None else None
     if not places:
@@ -119,7 +131,14 @@ def _adopt_vit_pytorch(ours: ViT, theirs: Any) -> None:
         LayerParts(attention.norm, [attention.to_qkv], attention.to_out[0], mlp.net[0], (mlp.net[1], mlp.net[4]))
         for attention, mlp in theirs.transformer.layers
     ]
-    parts = Parts((weight, projection.bias), theirs.cls_token, theirs.pos_embedding, layers, theirs.transformer.norm, theirs.mlp_head)
+    parts = Parts(
+        (weight, projection.bias),
+        theirs.cls_token,
+        theirs.pos_embedding,
+        layers,
+        theirs.transformer.norm,
+        theirs.mlp_head,
+    )
     adopt_parts(ours, parts)
 
 
@@ -150,7 +169,12 @@ def _adopt_transformers(ours: ViT, theirs: Any) -> None:
         layers.append(LayerParts(layer.layernorm_before, projections, attention.o_proj, layer.layernorm_after, mlp))
     patches, tokens = vit.embeddings.patch_embeddings.projection, vit.embeddings
     parts = Parts(
-        (patches.weight, patches.bias), tokens.cls_token, tokens.position_embeddings, layers, vit.layernorm, theirs.model.classifier
+        (patches.weight, patches.bias),
+        tokens.cls_token,
+        tokens.position_embeddings,
+        layers,
+        vit.layernorm,
+        theirs.model.classifier,
     )
     adopt_parts(ours, parts)
 
@@ -203,7 +227,9 @@ STEP = [
     ),
     # What linear attention costs or saves: its mathematics is another.
     *(
-        Comparison(case="step", name=name, peer="plain ViT, SDPA", ours=_ours(name), theirs=_FUSED, inputs=images, adopt=None)
+        Comparison(
+            case="step", name=name, peer="plain ViT, SDPA", ours=_ours(name), theirs=_FUSED, inputs=images, adopt=None
+        )
         for name in PERFORMERS
     ),
 ]

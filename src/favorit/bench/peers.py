@@ -1,7 +1,8 @@
-"""Ours against other libraries, each in a process of its own with its own defaults, in turn; equal outputs first, then times.
+"""Ours against other libraries, each in a process of its own with its own defaults, in turn; equal outputs first, then
+times.
 
-Our command line tells glibc to keep large buffers and OpenMP to spin less; other programs do not. So four are timed: the peer with default
-settings against ours as our command runs it, and both again with the settings of the other.
+Our command line tells glibc to keep large buffers and OpenMP to spin less; other programs do not. So four are timed:
+the peer with default settings against ours as our command runs it, and both again with the settings of the other.
 """
 
 from __future__ import annotations
@@ -27,11 +28,13 @@ EXTRA = "pip install 'favorit[peers]'"
 
 @dataclass(frozen=True)
 class Row:
-    """One comparison. Times are milliseconds (median, quartiles) and None where none is reported, which `check` explains.
+    """One comparison. Times are milliseconds (median, quartiles) and None where none is reported, which `check`
+    explains.
 
-    `ratio` is the peer with default settings over ours as our command runs it; `ratio_kept` with our process settings on both sides;
-    `ratio_plain` with default settings on both. `gemm_share` is ours over the matrix-product limit, which is one of fp32 and says nothing
-    of bf16; `handing_over` is what threads paid for each other's numbers around that time; epochs are extrapolated, in seconds.
+    `ratio` is the peer with default settings over ours as our command runs it; `ratio_kept` with our process settings
+    on both sides; `ratio_plain` with default settings on both. `gemm_share` is ours over the matrix-product limit,
+    which is one of fp32 and says nothing of bf16; `handing_over` is what threads paid for each other's numbers around
+    that time; epochs are extrapolated, in seconds.
     """
 
     case: str
@@ -55,13 +58,17 @@ class Row:
 
 
 def chosen(case: str, only: str = "", m: int = Sizes.m) -> list[str]:
-    """The comparisons of a case, by key, that have the words `only` in what is ours or in the peer's name; `all` is every case."""
+    """The comparisons of a case, by key, that have the words `only` in what is ours or in the peer's name; `all` is
+    every case.
+    """
     cases = {comparison.case for comparison in COMPARISONS.values()}
     if case != "all" and case not in cases:
         raise unknown("case", case, [*cases, "all"])
     of_case = {key: f"{it.name.format(m=m)} / {it.peer}" for key, it in COMPARISONS.items() if case in ("all", it.case)}
     if not (keys := [key for key, name in of_case.items() if only in name]):
-        raise FavoritError(f"--only {only!r} is in no comparison of {case}: there are {'; '.join(dict.fromkeys(of_case.values()))}")
+        raise FavoritError(
+            f"--only {only!r} is in no comparison of {case}: there are {'; '.join(dict.fromkeys(of_case.values()))}"
+        )
     return keys
 
 
@@ -72,7 +79,9 @@ def compare(
     repeats: int,
     ways: Sequence[Way] = ("eager",),
 ) -> Iterator[Row]:
-    """A row for each comparison and each way in which ours is run. What is not timed as it comes is not timed in another way either."""
+    """A row for each comparison and each way in which ours is run. What is not timed as it comes is not timed in
+    another way either.
+    """
     for key in keys:
         for way in ways:
             row = _row(COMPARISONS[key], sizes, repeats, way)
@@ -82,12 +91,19 @@ def compare(
 
 
 def _row(comparison: Comparison, sizes: Sizes, repeats: int, way: Way) -> Row:
-    about: dict[str, Any] = dict(case=comparison.case, ours=comparison.name.format(m=sizes.m), peer=comparison.peer, way=way)
+    about: dict[str, Any] = dict(
+        case=comparison.case, ours=comparison.name.format(m=sizes.m), peer=comparison.peer, way=way
+    )
     if comparison.package is not None and importlib.util.find_spec(comparison.package) is None:
         return Row(**about, check=f"absent: {INSTALL.get(comparison.package, EXTRA)}")
 
     def request(side: str) -> dict[str, Any]:
-        return {"comparison": comparison.key, "sizes": asdict(sizes), "side": side, "way": "eager" if side == "theirs" else way}
+        return {
+            "comparison": comparison.key,
+            "sizes": asdict(sizes),
+            "side": side,
+            "way": "eager" if side == "theirs" else way,
+        }
 
     try:
         found = Agreement(**ask(request("check")))
@@ -133,7 +149,10 @@ def judge(found: Agreement, sizes: Sizes, free: int | None, tolerance: float = T
     needed = 2 * found.bytes_of_image * sizes.batch
     if free is not None and needed > free:
         most = int(free / (2 * found.bytes_of_image))
-        return False, f"too large: needs {needed / 2**30:.1f} GiB and {free / 2**30:.1f} are free: at most --batch {most}"
+        return (
+            False,
+            f"too large: needs {needed / 2**30:.1f} GiB and {free / 2**30:.1f} are free: at most --batch {most}",
+        )
     if found.difference is None:
         return True, "other mathematics: the cost alone is compared"
     verdict = f"equal to {found.difference:.0e}" if found.difference else "equal bit for bit"

@@ -1,6 +1,8 @@
-"""A Vision Transformer as one writes it without a library, to hold ours against: pre-norm blocks, class token, learned positions.
+"""A Vision Transformer as one writes it without a library, to hold ours against: pre-norm blocks, class token, learned
+positions.
 
-Any attention layer fits in; `Packed` is the usual one around a function of (q, k, v). Shapes: B batch, H heads, N tokens, D head width.
+Any attention layer fits in; `Packed` is the usual one around a function of (q, k, v). Shapes: B batch, H heads, N
+tokens, D head width.
 """
 
 from __future__ import annotations
@@ -59,7 +61,15 @@ class PlainViT(nn.Module):
     """Square images of `side` pixels in patches of `patch` -> logits."""
 
     def __init__(
-        self, attention: Callable[[], nn.Module], *, dim: int, depth: int, mlp_dim: int, side: int = 32, patch: int = 4, classes: int = 10
+        self,
+        attention: Callable[[], nn.Module],
+        *,
+        dim: int,
+        depth: int,
+        mlp_dim: int,
+        side: int = 32,
+        patch: int = 4,
+        classes: int = 10,
     ) -> None:
         super().__init__()
         self.patches = nn.Conv2d(3, dim, patch, stride=patch)

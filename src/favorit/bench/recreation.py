@@ -1,13 +1,15 @@
-"""The hybrid of Bennouna, Yang, Shao and Souaid (2025) as they published it, re-created from its report and its public code.
+"""The hybrid of Bennouna, Yang, Shao and Souaid (2025) as they published it, re-created from its report and its public
+code.
 
-It is: dim 64, depth 4, 4 heads, mlp ratio 2, patch 4, class token, learned positions, no dropout; softmax in the naive form; Performer
-layers through performer-pytorch; torch's AdamW as it comes; images read one by one as PIL pictures, flipped, rotated by up to 5 degrees
-(nearest pixel), made a tensor, normalised and put together by a DataLoader in the training process.
-It is not: their code, their hardware or their numbers. Of torchvision, which they use and which need not be here, the same steps are taken
-in the same order on the same kind of objects.
+It is: dim 64, depth 4, 4 heads, mlp ratio 2, patch 4, class token, learned positions, no dropout; softmax in the naive
+form; Performer layers through performer-pytorch; torch's AdamW as it comes; images read one by one as PIL pictures,
+flipped, rotated by up to 5 degrees (nearest pixel), made a tensor, normalised and put together by a DataLoader in the
+training process.
+It is not: their code, their hardware or their numbers. Of torchvision, which they use and which need not be here, the
+same steps are taken in the same order on the same kind of objects.
 
-Ours beside it is the loop, loader and optimiser of `favorit train` at the same configuration; its last block leaves out what the head does
-not read.
+Ours beside it is the loop, loader and optimiser of `favorit train` at the same configuration; its last block leaves out
+what the head does not read.
 """
 
 from __future__ import annotations
@@ -24,7 +26,18 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from favorit.bench.comparison import CLASSES, Call, Comparison, Contender, Sizes, Way, Work, our_adamw, run_as, work_of_step
+from favorit.bench.comparison import (
+    CLASSES,
+    Call,
+    Comparison,
+    Contender,
+    Sizes,
+    Way,
+    Work,
+    our_adamw,
+    run_as,
+    work_of_step,
+)
 from favorit.bench.peer_attention import PERFORMERS, fast_attention, without_eps
 from favorit.bench.peer_models import images, packed_attention, plain_parts
 from favorit.bench.plain import Explicit, Packed, PlainViT
@@ -79,7 +92,9 @@ def _attention(kernel: Callable[[Sizes], nn.Module]) -> Callable[[Sizes], PlainV
 
 
 def _their_work(batches: Callable[[Sizes], Iterator[tuple[Tensor, Tensor]]]) -> Work:
-    """A pass of their training loop: the next batch, a step, and the sums of loss and hits that are printed after the epoch."""
+    """A pass of their training loop: the next batch, a step, and the sums of loss and hits that are printed after the
+    epoch.
+    """
 
     def work(module: nn.Module, sizes: Sizes, way: Way) -> Call:
         forward = run_as(way, module)
@@ -115,8 +130,12 @@ def _read_batches(sizes: Sizes) -> Iterator[tuple[Tensor, Tensor]]:
 def our_config(sizes: Sizes) -> RunConfig:
     """The same training as a configuration of ours, without a validation part."""
     return RunConfig(
-        data=DataConfig(name=sizes.data, augment=f"flip|rotate({DEGREES})", preprocess=f"normalise({MEAN}, {STD})", validation=0),
-        train=TrainConfig(epochs=1000, batch_size=sizes.batch, lr=LR, weight_decay=WEIGHT_DECAY, schedule="constant", select="last"),
+        data=DataConfig(
+            name=sizes.data, augment=f"flip|rotate({DEGREES})", preprocess=f"normalise({MEAN}, {STD})", validation=0
+        ),
+        train=TrainConfig(
+            epochs=1000, batch_size=sizes.batch, lr=LR, weight_decay=WEIGHT_DECAY, schedule="constant", select="last"
+        ),
     )
 
 
@@ -131,7 +150,9 @@ def _our_loop(module: nn.Module, sizes: Sizes, way: Way) -> Call:
     fabric = Fabric(accelerator="cpu", devices=1, precision=PRECISIONS["bf16" if way == "bf16" else "32"])  # type: ignore[arg-type]
     fabric.launch()
     run = RunFolder(Path(folder.name))
-    events = Training(resolve(config, data), data, module, fabric, run, compiled=way == "compiled", every=float("inf")).events()  # type: ignore[arg-type]
+    events = Training(
+        resolve(config, data), data, module, fabric, run, compiled=way == "compiled", every=float("inf")
+    ).events()  # type: ignore[arg-type]
 
     def one() -> None:
         while not isinstance(next(events), Step):
@@ -147,7 +168,10 @@ def _our_model(layout: str) -> Callable[[Sizes], ViT]:
 # name -> our layout, what must be installed, and the published layer's function of (q, k, v).
 _MODELS: dict[str, tuple[str, str | None, Callable[[Sizes], nn.Module]]] = {
     "all_standard": ("softmax", None, lambda sizes: Explicit()),
-    **{f"all_performer {name}": (name, "performer_pytorch", partial(_fast, generalized)) for name, generalized in PERFORMERS.items()},
+    **{
+        f"all_performer {name}": (name, "performer_pytorch", partial(_fast, generalized))
+        for name, generalized in PERFORMERS.items()
+    },
 }
 
 _WORKS = {

@@ -1,7 +1,7 @@
 """How fast mixers are here: forward, forward and backward, memory, time per token.
 
-Calls are timed in turn, so that whatever slows the machine slows them alike; `--explain` says which path each mixer took.
-Shapes: B batch, H heads, N tokens, D head width.
+Calls are timed in turn, so that whatever slows the machine slows them alike; `--explain` says which path each mixer
+took. Shapes: B batch, H heads, N tokens, D head width.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ class Size:
 
 @dataclass(frozen=True)
 class Cost:
-    """Milliseconds (median, quartiles, mean, deviation), microseconds and bytes of each token, the most bytes of tensors alive at
-    once, and the share of the matrix-product limit."""
+    """Milliseconds (median, quartiles, mean, deviation), microseconds and bytes of each token, the most bytes of
+    tensors alive at once, and the share of the matrix-product limit.
+    """
 
     name: str
     what: str
@@ -64,7 +65,8 @@ class Cost:
 
 @dataclass(frozen=True)
 class Scaling:
-    """From the first token count to the last: the largest over the smallest time of a token, and its largest memory over the first's.
+    """From the first token count to the last: the largest over the smallest time of a token, and its largest memory
+    over the first's.
 
     Memory that grows faster than tokens, as N x N does, is above 1; a part that does not grow at all makes it fall.
     """
@@ -78,7 +80,9 @@ class Scaling:
 
 
 def mixer_costs(specs: Iterable[str], sizes: Sequence[Size], *, repeats: int = 11) -> list[Cost]:
-    """Forward and forward+backward of mixers, each first checked against its explicit weights; a wrong one is not timed."""
+    """Forward and forward+backward of mixers, each first checked against its explicit weights; a wrong one is not
+    timed.
+    """
     calls: dict[Key, Callable[[], Any]] = {}
     paths: dict[Key, str] = {}
     flops: dict[Key, int] = {}
@@ -101,7 +105,10 @@ def mixer_costs(specs: Iterable[str], sizes: Sequence[Size], *, repeats: int = 1
     batches = {size.tokens: size.batch for size in sizes}
     times, limit = interleaved_with_limit(calls, repeats)
     shares = {key: 1e3 * flops[key] / times[key].median / limit for key in calls}
-    return [replace(cost(key, times[key], call, batches[key[2]], shares[key]), path=paths[key]) for key, call in calls.items()]
+    return [
+        replace(cost(key, times[key], call, batches[key[2]], shares[key]), path=paths[key])
+        for key, call in calls.items()
+    ]
 
 
 def cost(key: Key, times: Spread, call: Callable[[], Any], batch: int, gemm_share: float | None = None) -> Cost:
@@ -144,7 +151,9 @@ def attention_calls(attend: Attend, inputs: tuple[Tensor, Tensor, Tensor, Tensor
 
 
 def check_memory(spec: str, size: Size) -> None:
-    """An error before anything large is allocated, from what one image of few tokens needs to be trained and to be checked."""
+    """An error before anything large is allocated, from what one image of few tokens needs to be trained and to be
+    checked.
+    """
     small, large = PROBES if size.tokens > PROBES[-1] else (-(-size.tokens // 2), size.tokens)
 
     def of_one_image(tokens: int) -> tuple[float, int]:

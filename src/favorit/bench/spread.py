@@ -58,16 +58,21 @@ def interleaved_with_limit(calls: Mapping[Key, Callable[[], Any]], repeats: int)
 
 
 def beside_limits(work: Callable[[], Found]) -> tuple[Found, float, float]:
-    """What the work gives, and what limits the machine meanwhile, as the mean of before and after, since it drifts: FLOPs per second of a
-    matrix product, and what threads pay for each other's numbers (`measure.handing_over`)."""
+    """What the work gives, and what limits the machine meanwhile, as the mean of before and after, since it drifts:
+    FLOPs per second of a matrix product, and what threads pay for each other's numbers (`measure.handing_over`).
+    """
     before = measure.gemm_limit(), measure.handing_over()
     found = work()
-    product, handing_over = (statistics.fmean(pair) for pair in zip(before, (measure.gemm_limit(), measure.handing_over()), strict=True))
+    product, handing_over = (
+        statistics.fmean(pair) for pair in zip(before, (measure.gemm_limit(), measure.handing_over()), strict=True)
+    )
     return found, product, handing_over
 
 
 def _seconds(call: Callable[[], Any], count: int) -> float:
-    """Of one call among `count`. Before several, one that is not timed: it finds code and data of the turn before in the caches."""
+    """Of one call among `count`. Before several, one that is not timed: it finds code and data of the turn before in
+    the caches.
+    """
     if count > 1:
         call()
     start = time.perf_counter()

@@ -1,4 +1,6 @@
-"""The side of a process that is timed in turns with others: it works once for each line that it reads, and answers with the seconds."""
+"""The side of a process that is timed in turns with others: it works once for each line that it reads, and answers with
+the seconds.
+"""
 
 from __future__ import annotations
 

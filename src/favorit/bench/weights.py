@@ -13,7 +13,9 @@ from favorit.model import ViT
 
 @dataclass(frozen=True)
 class LayerParts:
-    """One layer: norms, the linear layers of q, k and v (one packed or three), output, feed-forward, and random rows where there are."""
+    """One layer: norms, the linear layers of q, k and v (one packed or three), output, feed-forward, and random rows
+    where there are.
+    """
 
     norm_attention: nn.LayerNorm
     qkv: Sequence[nn.Linear]
@@ -25,7 +27,9 @@ class LayerParts:
 
 @dataclass(frozen=True)
 class Parts:
-    """A whole model: the patch projection as a convolution (weight, bias), class token, positions, layers, last norm and head."""
+    """A whole model: the patch projection as a convolution (weight, bias), class token, positions, layers, last norm
+    and head.
+    """
 
     patches: tuple[Tensor, Tensor]
     class_token: Tensor
@@ -52,7 +56,9 @@ def adopt_parts(ours: ViT, parts: Parts) -> None:
             state[f"{name}.attention.branch.qkv.bias"] = torch.cat([linear.bias for linear in layer.qkv])
         if layer.rows is not None:
             state[f"{name}.attention.branch.mixer.kernel.projection.rows"] = layer.rows
-        state |= _named(f"{name}.attention.branch.out", layer.out) | _named(f"{name}.feed_forward.before", layer.norm_mlp)
+        state |= _named(f"{name}.attention.branch.out", layer.out) | _named(
+            f"{name}.feed_forward.before", layer.norm_mlp
+        )
         first, second = layer.mlp
         state |= _named(f"{name}.feed_forward.branch.0", first) | _named(f"{name}.feed_forward.branch.3", second)
     ours.load_state_dict(state | _named("head.norm", parts.norm) | _named("head.out", parts.head))

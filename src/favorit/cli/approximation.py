@@ -24,7 +24,8 @@ def approximation(
     head_dim: Annotated[int, typer.Option(help="Head width.")] = 64,
     tokens: Annotated[int, typer.Option(help="Tokens.")] = 128,
     stds: Annotated[
-        list[float] | None, typer.Option("--std", help="Standard deviation of q and k; 0.25, 0.5 and 1 without it. Repeatable.")
+        list[float] | None,
+        typer.Option("--std", help="Standard deviation of q and k; 0.25, 0.5 and 1 without it. Repeatable."),
     ] = None,
     m: Annotated[
         str,
@@ -35,7 +36,9 @@ def approximation(
     ] = "16,32,64,128,256,512,1024",
     kernels: Annotated[
         list[str] | None,
-        typer.Option("--kernel", help="A kernel such as 'favor(orthogonal=False)', or trigonometric. Repeatable.", metavar="SPEC"),
+        typer.Option(
+            "--kernel", help="A kernel such as 'favor(orthogonal=False)', or trigonometric. Repeatable.", metavar="SPEC"
+        ),
     ] = None,
     draws: Annotated[int, typer.Option(help="Draws of q, k, v and random features.")] = 8,
     seed: Annotated[int, typer.Option(min=0, help="Decides the draws.")] = 0,
@@ -43,7 +46,8 @@ def approximation(
     figure: Annotated[Path | None, typer.Option(help="Also draw error against m.", metavar="FILE.png")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="End with one line of JSON.")] = False,
 ) -> None:
-    """Measure the error of each kernel's attention to softmax attention against m, beside averaging all values (uniform).
+    """Measure the error of each kernel's attention to softmax attention against m, beside averaging all values
+    (uniform).
 
     Examples: [bold]favorit bench approximation --figure error.png[/bold],
     [bold]favorit bench approximation --head-dim 16 --tokens 65 --std 1 --kernel favor --kernel "relu(m=64)"[/bold]
@@ -74,7 +78,9 @@ def approximation(
         save(draw(content, f"Kernels against softmax attention\n{size}"), figure)
     if as_json:
         found = [asdict(point) for point in points]
-        typer.echo(json.dumps({**asdict(setting), "conclusion": conclude(points), "points": found, "foreign_load": watch.json}))
+        typer.echo(
+            json.dumps({**asdict(setting), "conclusion": conclude(points), "points": found, "foreign_load": watch.json})
+        )
 
 
 def _show(console: Console, panel: Panel, points: Sequence[Point]) -> None:
@@ -89,9 +95,17 @@ def _show(console: Console, panel: Panel, points: Sequence[Point]) -> None:
     if counts:
         console.print(table, markup=False)
     flat = {"uniform": panel.uniform, **{curve.kernel: curve.error[0] for curve in panel.curves if not curve.m}}
-    console.print("without m: " + ", ".join(f"{name} {_short(error)}" for name, error in flat.items()), markup=False, soft_wrap=True)
+    console.print(
+        "without m: " + ", ".join(f"{name} {_short(error)}" for name, error in flat.items()),
+        markup=False,
+        soft_wrap=True,
+    )
     # In ascending order, so that of the points of a kernel the one that lost most is kept.
-    lost = {kernel: share for share, kernel in sorted((point.lost, point.kernel) for point in points) if share > WORTH_SAYING}
+    lost = {
+        kernel: share
+        for share, kernel in sorted((point.lost, point.kernel) for point in points)
+        if share > WORTH_SAYING
+    }
     if lost:
         rows = ", ".join(f"{kernel} in up to {share:.1%}" for kernel, share in lost.items())
         console.print(f"rows whose weights do not sum to a positive number: {rows}", markup=False, soft_wrap=True)
@@ -107,5 +121,7 @@ def numbers(option: str, text: str) -> tuple[int, ...]:
 
     parts: Sequence[str] = [part.strip() for part in text.split(",") if part.strip()]
     if not parts or not all(part.isascii() and part.isdigit() and int(part) for part in parts):
-        raise FavoritError(f"{option} {text} is not valid: whole numbers of at least 1, separated by commas, such as 64,128,256")
+        raise FavoritError(
+            f"{option} {text} is not valid: whole numbers of at least 1, separated by commas, such as 64,128,256"
+        )
     return tuple(sorted({int(part) for part in parts}))

@@ -10,18 +10,23 @@ import typer
 
 
 def busy(
-    preset: Annotated[str | None, typer.Option(help="A model; hybrid with relu(m=64) in all layers without it.", metavar="PRESET")] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="A model; hybrid with relu(m=64) in all layers without it.", metavar="PRESET")
+    ] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="A field of the model, as model.key=value. Repeatable.", metavar="FIELD=VALUE")
+        list[str] | None,
+        typer.Option("--set", help="A field of the model, as model.key=value. Repeatable.", metavar="FIELD=VALUE"),
     ] = None,
     batch: Annotated[int, typer.Option(min=1, help="Images of a batch.")] = 128,
     steps: Annotated[int, typer.Option(min=1, help="Training steps of a turn.")] = 8,
     repeats: Annotated[int, typer.Option(min=1, help="Turns of each setting.")] = 5,
     as_json: Annotated[bool, typer.Option("--json", help="End with one line of JSON.")] = False,
 ) -> None:
-    """Time a training step on the quiet machine and next to one busy process: one thread, favorit's setting, and default spinning.
+    """Time a training step on the quiet machine and next to one busy process: one thread, favorit's setting, and
+    default spinning.
 
-    Each setting has its own process; they take turns. Example: [bold]favorit bench busy --preset hybrid --batch 64[/bold]
+    Each setting has its own process; they take turns. Example: [bold]favorit bench busy --preset hybrid --batch
+    64[/bold]
     """
     from favorit import measure
     from favorit.bench.busy import BUSY_TARGET, QUIET_TARGET, slowdowns, verdict
@@ -41,14 +46,27 @@ def busy(
     machine = measure.fingerprint()
     titles = ("setting", "quiet ms", "busy ms", "quiet / default", "busy / one thread")
     rows = [
-        [each.name, f"{each.quiet.median:.1f}", f"{each.busy.median:.1f}", f"{each.to_default:.2f}x", f"{each.to_one_thread:.2f}x"]
+        [
+            each.name,
+            f"{each.quiet.median:.1f}",
+            f"{each.busy.median:.1f}",
+            f"{each.to_default:.2f}x",
+            f"{each.to_one_thread:.2f}x",
+        ]
         for each in found
     ]
     heading = f"a training step, batch {batch}, {machine['threads']} threads, {machine['processor']}; median of {repeats} turns of {steps}"
     write_columns(titles, rows, right=titles[1:], heading=heading, err=as_json)
     disturbed = watch.load is not None and watch.load.note is not None
-    console.print(verdict(found) + ("; unreliable, as other processes ran" if disturbed else ""), markup=False, soft_wrap=True)
+    console.print(
+        verdict(found) + ("; unreliable, as other processes ran" if disturbed else ""), markup=False, soft_wrap=True
+    )
     if as_json:
         targets = {"quiet": QUIET_TARGET, "busy": BUSY_TARGET}
-        report = {"environment": machine, "settings": [asdict(each) for each in found], "targets": targets, "foreign_load": watch.json}
+        report = {
+            "environment": machine,
+            "settings": [asdict(each) for each in found],
+            "targets": targets,
+            "foreign_load": watch.json,
+        }
         typer.echo(json.dumps(report))

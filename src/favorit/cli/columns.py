@@ -24,10 +24,12 @@ def write_columns(
     sections: Sequence[str] | None = None,
     err: bool = False,
 ) -> None:
-    """Writes rows under titles, those of `right` justified right. `sections` has a line for each row, written where it changes.
+    """Writes rows under titles, those of `right` justified right. `sections` has a line for each row, written where it
+    changes.
 
-    On a terminal the widest column of words is cut to fit, never the first one, which names the row, nor numbers: half a number is none.
-    Where that is not enough the `optional` columns go, the first ones first, and a line says so. Elsewhere nothing is cut.
+    On a terminal the widest column of words is cut to fit, never the first one, which names the row, nor numbers: half
+    a number is none. Where that is not enough the `optional` columns go, the first ones first, and a line says so.
+    Elsewhere nothing is cut.
     """
     table = [[str(title) for title in titles], *([" ".join(cell.split()) for cell in row] for row in rows)]
     columns, numbers, left_out = list(zip(*table, strict=True)), set(right), []

@@ -20,7 +20,8 @@ def compare(
     b: Annotated[str, typer.Argument(help=FOLDERS, metavar="B")],
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
 ) -> None:
-    """Compare two variants image by image: accuracies, their difference with its 95 % interval, McNemar's test, and what else differs.
+    """Compare two variants image by image: accuracies, their difference with its 95 % interval, McNemar's test, and
+    what else differs.
 
     Runs with the model and data of a point of a built-in study are shown beside its published accuracy.
 
@@ -38,7 +39,9 @@ def compare(
     sides = [(found.a, found.accuracy_a, found.published_a), (found.b, found.accuracy_b, found.published_b)]
     more: dict[str, list[str]] = {}
     if any(beside.references for _, _, beside in sides):
-        more["published"] = [", ".join(f"{reference.text}%" for reference in beside.references) for _, _, beside in sides]
+        more["published"] = [
+            ", ".join(f"{reference.text}%" for reference in beside.references) for _, _, beside in sides
+        ]
         more["ours - published"] = [
             ", ".join(f"{reference.difference(100 * accuracy.mean):+.2f}" for reference in beside.references)
             for _, accuracy, beside in sides
@@ -54,7 +57,9 @@ def compare(
     if found.p is not None:
         console.print(f"McNemar: p {f'= {found.p:.3g}' if found.p else '< 1e-300'}", soft_wrap=True)
     if min(found.accuracy_a.n, found.accuracy_b.n) == 1:
-        console.print("one run of a variant: the interval is over images and says nothing of other seeds", soft_wrap=True)
+        console.print(
+            "one run of a variant: the interval is over images and says nothing of other seeds", soft_wrap=True
+        )
     if found.confounded:
         console.print(f"confounded by {'; '.join(found.confounded)}", markup=False, soft_wrap=True)
     for line in _published_lines(found, sides):
@@ -66,7 +71,9 @@ def _published_lines(found: Comparison, sides: list[tuple[str, Interval, Publish
     lines = []
     for a, b, low, high in found.published_differences:
         points = f"{low:+.2f}" if low == high else f"{low:+.2f} to {high:+.2f}"
-        lines.append(f"published difference: {points} points ({a.table} rows {a.row} and {b.row}, {a.place}; {a.source})")
+        lines.append(
+            f"published difference: {points} points ({a.table} rows {a.row} and {b.row}, {a.place}; {a.source})"
+        )
     for name, _, beside in sides:
         if beside.problem:
             lines.append(f"published numbers are not shown: {beside.problem}")
@@ -78,8 +85,15 @@ def _published_lines(found: Comparison, sides: list[tuple[str, Interval, Publish
 
 
 def _as_json(found: Comparison) -> dict[str, object]:
-    differences = [{"table": a.table, "rows": [a.row, b.row], "low": low, "high": high} for a, b, low, high in found.published_differences]
-    beside = {"published_a": found.published_a.as_dict(), "published_b": found.published_b.as_dict(), "published_differences": differences}
+    differences = [
+        {"table": a.table, "rows": [a.row, b.row], "low": low, "high": high}
+        for a, b, low, high in found.published_differences
+    ]
+    beside = {
+        "published_a": found.published_a.as_dict(),
+        "published_b": found.published_b.as_dict(),
+        "published_differences": differences,
+    }
     return {**asdict(found), **beside, "sentence": found.sentence}
 
 
@@ -89,4 +103,8 @@ def _folders(text: str) -> list[str]:
 
 def _interval(accuracy: Interval) -> str:
     """An accuracy lies between 0 and 1, whatever a symmetric interval of few seeds says."""
-    return "" if accuracy.low is None or accuracy.high is None else f"{max(accuracy.low, 0):.2%} to {min(accuracy.high, 1):.2%}"
+    return (
+        ""
+        if accuracy.low is None or accuracy.high is None
+        else f"{max(accuracy.low, 0):.2%} to {min(accuracy.high, 1):.2%}"
+    )

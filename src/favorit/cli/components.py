@@ -11,11 +11,14 @@ import typer
 def list_(
     kind: Annotated[
         str | None,
-        typer.Argument(help="mixers, kernels, positions, stems, heads, locals, layouts, presets, fields and more; all without it."),
+        typer.Argument(
+            help="mixers, kernels, positions, stems, heads, locals, layouts, presets, fields and more; all without it."
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """List what a model, its data and its training can be made of, with parameters and defaults; `fields` is all that --set reaches.
+    """List what a model, its data and its training can be made of, with parameters and defaults; `fields` is all that
+    --set reaches.
 
     Examples: [bold]favorit list[/bold], [bold]favorit list kernels[/bold], [bold]favorit list presets --json[/bold]
     """
@@ -30,7 +33,9 @@ def list_(
         typer.echo(json.dumps(found))
         return
     for kind, names in found.items():
-        table = Table(title=kind, title_justify="left", title_style="bold", show_header=False, box=None, padding=(0, 2, 0, 0))
+        table = Table(
+            title=kind, title_justify="left", title_style="bold", show_header=False, box=None, padding=(0, 2, 0, 0)
+        )
         for name, text in names.items():
             table.add_row(name, text)
         open_console().print(table, "", markup=False)

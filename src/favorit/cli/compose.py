@@ -27,7 +27,9 @@ def compose(
     chosen = model or named
     if chosen is not None:
         if not isinstance(chosen, str):
-            raise FavoritError(f"--config {file}: model.preset={chosen!r} is not the name of a preset: `favorit list presets` has them")
+            raise FavoritError(
+                f"--config {file}: model.preset={chosen!r} is not the name of a preset: `favorit list presets` has them"
+            )
         preset(chosen)
         sections["model"] = {**PRESETS[chosen], **sections["model"]}
     changes = parse_settings(settings, tuple(SECTIONS), ("seed",))
@@ -68,7 +70,9 @@ def _read(file: Path) -> dict[str, Any]:
     if isinstance(values, dict) and "schema" in values:  # a run, or its config.json
         values = values.get("config")
     if not isinstance(values, dict) or not all(isinstance(values.get(section) or {}, dict) for section in SECTIONS):
-        raise FavoritError(f"--config {file}: it must hold the sections {', '.join(SECTIONS)}, each with key: value, and seed")
+        raise FavoritError(
+            f"--config {file}: it must hold the sections {', '.join(SECTIONS)}, each with key: value, and seed"
+        )
     return {str(key): _plain(value) for key, value in values.items()}
 
 

@@ -1,4 +1,6 @@
-"""Where the commands write: tables as wide as they are where nobody looks at a screen, and as wide as the screen where somebody does."""
+"""Where the commands write: tables as wide as they are where nobody looks at a screen, and as wide as the screen where
+somebody does.
+"""
 
 from __future__ import annotations
 
@@ -39,12 +41,16 @@ def check_pictures(**places: Path | None) -> None:
         from matplotlib.backend_bases import FigureCanvasBase
 
         if place.suffix.lower().removeprefix(".") not in FigureCanvasBase.filetypes:
-            raise FavoritError(f"--{option} {place}: no picture of that ending can be drawn: give it .png, .svg or .pdf")
+            raise FavoritError(
+                f"--{option} {place}: no picture of that ending can be drawn: give it .png, .svg or .pdf"
+            )
 
 
 def open_table(title: str | None = None, **columns: str) -> Table:
     """An empty table: names of columns (underscores are spaces) and `left` or `right` for each."""
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table = Table(
+        title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False
+    )
     for name, justify in columns.items():
         table.add_column(name.replace("_", " "), justify="right" if justify == "right" else "left", overflow="fold")
     return table

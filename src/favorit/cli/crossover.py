@@ -16,21 +16,28 @@ if TYPE_CHECKING:
 
 
 def crossover(
-    mixers: Annotated[list[str] | None, typer.Option("--mixer", help="A mixer, such as 'relu(m=64)'. Repeatable.", metavar="SPEC")] = None,
+    mixers: Annotated[
+        list[str] | None, typer.Option("--mixer", help="A mixer, such as 'relu(m=64)'. Repeatable.", metavar="SPEC")
+    ] = None,
     batch: Annotated[int, typer.Option(min=1, help="Images of a batch.")] = 64,
     heads: Annotated[int, typer.Option(min=1, help="Heads.")] = 4,
     head_dim: Annotated[int, typer.Option(min=1, help="Head width.")] = 32,
-    tokens: Annotated[list[int] | None, typer.Option(min=1, help="A token count of the grid; a usual grid without it. Repeatable.")] = None,
+    tokens: Annotated[
+        list[int] | None, typer.Option(min=1, help="A token count of the grid; a usual grid without it. Repeatable.")
+    ] = None,
     most_tokens: Annotated[int, typer.Option(min=2, help="Where the usual grid ends.")] = 1024,
     image: Annotated[int, typer.Option(min=1, help="Side of the images that advice is for, in pixels.")] = 224,
     patch: Annotated[int, typer.Option(min=1, help="Side of their patches.")] = 8,
     repeats: Annotated[int, typer.Option(min=1, help="Timed repetitions, in turn.")] = 7,
     device: Annotated[str, typer.Option(help="cpu; others, such as cuda, were never run here.")] = "cpu",
-    out: Annotated[Path | None, typer.Option(help="Also write all times and memory as CSV.", metavar="FILE.csv")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Also write all times and memory as CSV.", metavar="FILE.csv")
+    ] = None,
     figure: Annotated[Path | None, typer.Option(help="Also draw the ratios over tokens.", metavar="FILE.png")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="End with one line of JSON.")] = False,
 ) -> None:
-    """Find the token count at which each linear mixer overtakes torch's softmax (SDPA): forward, training, and memory of training.
+    """Find the token count at which each linear mixer overtakes torch's softmax (SDPA): forward, training, and memory
+    of training.
 
     Examples: [bold]favorit bench crossover --figure crossover.png[/bold],
     [bold]favorit bench crossover --batch 1 --mixer relu --mixer "favor(m=64)" --image 32 --patch 2[/bold]
@@ -61,7 +68,9 @@ def crossover(
     points: list[Point] = []
     sizes = dict(batch=batch, heads=heads, head_dim=head_dim, repeats=repeats)
     with alone(console) as watch, long_work(console, "measuring") as listen:
-        for done, found in enumerate(measure_points(mixers or ["relu", "relu(m=64)", "favor(m=64)"], grid, **sizes, device=device), 1):
+        for done, found in enumerate(
+            measure_points(mixers or ["relu", "relu(m=64)", "favor(m=64)"], grid, **sizes, device=device), 1
+        ):
             points += found
             listen(sum(grid[:done]), sum(grid))
     machine = measure.fingerprint()
@@ -75,8 +84,13 @@ def crossover(
     if figure is not None:
         save(draw(panels(points), title), figure)
     if as_json:
-        found_json = {"crossings": [asdict(found) for found in crossings(points)], "points": [asdict(point) for point in points]}
-        typer.echo(json.dumps({"environment": machine, **sizes, "advice": sentence, **found_json, "foreign_load": watch.json}))
+        found_json = {
+            "crossings": [asdict(found) for found in crossings(points)],
+            "points": [asdict(point) for point in points],
+        }
+        typer.echo(
+            json.dumps({"environment": machine, **sizes, "advice": sentence, **found_json, "foreign_load": watch.json})
+        )
 
 
 def _table(title: str, found: list[Crossing], grid: list[int]) -> Table:

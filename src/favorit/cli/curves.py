@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 @dataclass
 class _Open:
-    """The curves of a run under way: the last step of each curve in the files from before, the last epoch, validation losses so far."""
+    """The curves of a run under way: the last step of each curve in the files from before, the last epoch, validation
+    losses so far.
+    """
 
     writer: Any
     written: dict[str, int]
@@ -33,7 +35,9 @@ class Curves:
             from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # type: ignore[import-untyped]
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
-            raise FavoritError("--tensorboard needs the package tensorboard: pip install 'favorit[tensorboard]'") from None
+            raise FavoritError(
+                "--tensorboard needs the package tensorboard: pip install 'favorit[tensorboard]'"
+            ) from None
         self._folder, self._open = folder, dict[str, _Open]()
         self._writer, self._reader = SummaryWriter, EventAccumulator
 
@@ -53,7 +57,8 @@ class Curves:
     def add(self, name: str, record: dict[str, Any]) -> None:
         """Writes an epoch (a line of epochs.jsonl) of an open run."""
         run = self._open[name]
-        # A worker may have finished an epoch before its runner opens the curves: the record is in the folder, and comes as an event too.
+        # A worker may have finished an epoch before its runner opens the curves: the record is in the folder, and comes
+        # as an event too.
         if record["epoch"] <= run.epoch:
             return
         run.epoch = record["epoch"]

@@ -14,13 +14,18 @@ app = typer.Typer(help="Data sets: list, fetch, show.", no_args_is_help=True, ri
 
 DataDir = Annotated[
     Path | None,
-    typer.Option("--data-dir", help="Where data files are kept; else FAVORIT_DATA, else the user's cache directory.", metavar="DIR"),
+    typer.Option(
+        "--data-dir",
+        help="Where data files are kept; else FAVORIT_DATA, else the user's cache directory.",
+        metavar="DIR",
+    ),
 ]
 
 
 @app.command("list")
 def list_(
-    data_dir: DataDir = None, as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False
+    data_dir: DataDir = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """List the data sets: classes, size, licence, and whether their files are there.
 
@@ -36,7 +41,12 @@ def list_(
     there = {name: present(name, root) if name in SOURCES else None for name in CARDS}
     if as_json:
         rows = {
-            name: {"classes": len(card.classes) or None, "shape": card.shape, "licence": card.licence, "citation": card.citation}
+            name: {
+                "classes": len(card.classes) or None,
+                "shape": card.shape,
+                "licence": card.licence,
+                "citation": card.citation,
+            }
             for name, card in CARDS.items()
         }
         typer.echo(json.dumps({name: row | {"present": there[name] is not False} for name, row in rows.items()}))
@@ -47,13 +57,16 @@ def list_(
     words = {True: "present", False: "absent", None: "not needed"}
     for name, card in CARDS.items():
         written = {"folder": "folder:PATH", "synthetic": "synthetic(...)"}.get(name, name)
-        table.add_row(written, str(len(card.classes) or "any"), card.shape, card.images, card.licence, words[there[name]])
+        table.add_row(
+            written, str(len(card.classes) or "any"), card.shape, card.images, card.licence, words[there[name]]
+        )
     Console().print(table, markup=False)
 
 
 @app.command("fetch")
 def fetch(
-    name: Annotated[str, typer.Argument(help="A data set of 'favorit data list'.", metavar="NAME")], data_dir: DataDir = None
+    name: Annotated[str, typer.Argument(help="A data set of 'favorit data list'.", metavar="NAME")],
+    data_dir: DataDir = None,
 ) -> None:
     """Fetch the files of a data set into the data directory, each verified by its checksum.
 
@@ -69,15 +82,22 @@ def fetch(
 
 @app.command("show")
 def show(
-    name: Annotated[str, typer.Argument(help="A data set, for instance digits, 'synthetic(size=64)' or folder:PATH.", metavar="NAME")],
-    out: Annotated[Path | None, typer.Option("--out", help="The picture to write; NAME.png without it.", metavar="FILE.png")] = None,
-    augment: Annotated[str | None, typer.Option("--augment", help="The steps to show, such as 'crop(4)|flip'.", metavar="STEPS")] = None,
+    name: Annotated[
+        str,
+        typer.Argument(help="A data set, for instance digits, 'synthetic(size=64)' or folder:PATH.", metavar="NAME"),
+    ],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="The picture to write; NAME.png without it.", metavar="FILE.png")
+    ] = None,
+    augment: Annotated[
+        str | None, typer.Option("--augment", help="The steps to show, such as 'crop(4)|flip'.", metavar="STEPS")
+    ] = None,
     patch: Annotated[int | None, typer.Option("--patch", min=1, help="The side of a patch in pixels.")] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, help="Which samples are drawn.")] = 0,
     data_dir: DataDir = None,
 ) -> None:
-    """Write a picture: samples by class, the steps of augmentation on one image, the same image normalised (black is -2, white 2)
-    and channel by channel, channel histograms, patches.
+    """Write a picture: samples by class, the steps of augmentation on one image, the same image normalised (black is
+    -2, white 2) and channel by channel, channel histograms, patches.
 
     Example: [bold]favorit data show cifar10 --out cifar10.png --augment "crop(4)|flip|rotate(5)"[/bold]
     """

@@ -18,16 +18,22 @@ if TYPE_CHECKING:
 
 def doctor(
     run: Annotated[Path, typer.Argument(help="A run's folder, such as runs/0123456789abcdef.", metavar="RUN")],
-    images: Annotated[int, typer.Option(help="Validation images to look at (test images where the run set none aside).")] = 64,
-    data_dir: Annotated[Path | None, typer.Option(help="Where data sets are; else FAVORIT_DATA, else the user's cache.")] = None,
+    images: Annotated[
+        int, typer.Option(help="Validation images to look at (test images where the run set none aside).")
+    ] = 64,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Where data sets are; else FAVORIT_DATA, else the user's cache.")
+    ] = None,
     m: Annotated[str, typer.Option(help="Numbers of features to try favor with.", metavar="M,M,...")] = "64,128,256",
     heads: Annotated[bool, typer.Option("--heads", help="Show a row for each head too.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Also write the numbers of every head as CSV.", metavar="FILE.csv")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Also write the numbers of every head as CSV.", metavar="FILE.csv")
+    ] = None,
     figure: Annotated[Path | None, typer.Option(help="Also draw layers and heads.", metavar="FILE.png")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="End with one line of JSON.")] = False,
 ) -> None:
-    """Look at the attention of a trained model, layer by layer and head by head: lengths of q and k, entropy, effective rank, the error
-    of linear kernels to softmax beside uniform averaging, and what to do.
+    """Look at the attention of a trained model, layer by layer and head by head: lengths of q and k, entropy, effective
+    rank, the error of linear kernels to softmax beside uniform averaging, and what to do.
 
     Examples: [bold]favorit doctor runs/0123456789abcdef[/bold],
     [bold]favorit doctor runs/0123456789abcdef --m 32,64,128 --out heads.csv --figure heads.png[/bold]
@@ -75,14 +81,22 @@ def _tables(run: str, findings: Sequence[Finding]) -> Iterator[Table]:
     names = dict.fromkeys((OWN, *first.errors))
     by_head = {"head": "right"} if len({finding.head for finding in findings}) > 1 else {}
     numbers = dict.fromkeys(("|q|", "|k|", "|q||k|/sqrt(D)", "entropy", "rank", "own_rank"), "right")
-    state = open_table(f"{run}: {first.tokens} tokens, heads of width {first.head_dim}", layer="right", **by_head, mixer="left", **numbers)
+    state = open_table(
+        f"{run}: {first.tokens} tokens, heads of width {first.head_dim}",
+        layer="right",
+        **by_head,
+        mixer="left",
+        **numbers,
+    )
     # With a space in place of the bracket a narrow screen breaks the name there.
     titles = {name.replace("(", " ").rstrip(")"): "right" for name in names}
     errors = open_table("error to softmax on the same q and k", layer="right", **by_head, **titles)
     for finding in findings:
         place = (str(finding.layer), str(finding.head or "all")) if by_head else (str(finding.layer),)
         norms = (f"{finding.q_norm:.1f}", f"{finding.k_norm:.1f}", f"{finding.length:.1f} ({finding.length_95:.1f})")
-        state.add_row(*place, finding.mixer, *norms, f"{finding.entropy:.2f}", f"{finding.rank:.1f}", f"{finding.own_rank:.1f}")
+        state.add_row(
+            *place, finding.mixer, *norms, f"{finding.entropy:.2f}", f"{finding.rank:.1f}", f"{finding.own_rank:.1f}"
+        )
         errors.add_row(*place, *(f"{finding.errors[name]:.3f}" for name in names))
     yield state
     yield errors

@@ -14,13 +14,17 @@ def epoch(
     data: Annotated[str | None, typer.Option(help="A data set ('favorit data list'); cifar10 without it.")] = None,
     preset: Annotated[str, typer.Option(help="A model ('favorit list presets').")] = "hybrid",
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Any field, as section.key=value. Repeatable.", metavar="FIELD=VALUE")
+        list[str] | None,
+        typer.Option("--set", help="Any field, as section.key=value. Repeatable.", metavar="FIELD=VALUE"),
     ] = None,
     devices: Annotated[int, typer.Option(help="Processes that share each batch (DDP).", min=1)] = 1,
-    data_dir: Annotated[Path | None, typer.Option(help="Where data sets are; else FAVORIT_DATA, else the user's cache.")] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Where data sets are; else FAVORIT_DATA, else the user's cache.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
 ) -> None:
-    """Time one whole training epoch: seconds, the input pipeline's share, the share of this machine's matrix-product limit, memory.
+    """Time one whole training epoch: seconds, the input pipeline's share, the share of this machine's matrix-product
+    limit, memory.
 
     Examples: [bold]favorit bench epoch --data cifar10 --preset hybrid --set "data.augment=flip|rotate(5)"[/bold],
     [bold]favorit bench epoch --set train.precision=bf16 --devices 2[/bold]
@@ -42,7 +46,9 @@ def epoch(
         return
     machine = measure.fingerprint()
     if as_json:
-        typer.echo(json.dumps({**asdict(cost), "environment": {**machine, "processes": devices}, "foreign_load": watch.json}))
+        typer.echo(
+            json.dumps({**asdict(cost), "environment": {**machine, "processes": devices}, "foreign_load": watch.json})
+        )
         return
     shared = f"{devices} processes on " if devices > 1 else ""
     table = open_table(

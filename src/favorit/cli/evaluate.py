@@ -12,7 +12,9 @@ import typer
 
 def evaluate(
     run: Annotated[Path, typer.Argument(help="A run's folder, such as runs/0123456789abcdef.", metavar="RUN")],
-    data_dir: Annotated[Path | None, typer.Option(help="Where data sets are; else FAVORIT_DATA, else the user's cache.")] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Where data sets are; else FAVORIT_DATA, else the user's cache.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
     """Test a complete run anew: accuracy, top 5, loss, calibration, each class, time, memory and size.
@@ -21,7 +23,7 @@ def evaluate(
     """
     from favorit.cli.console import open_console
     from favorit.cli.tables import class_table
-    from favorit.training.loaded import evaluate_run
+    from favorit.training.inference import evaluate_run
 
     found = evaluate_run(run, data_dir)
     if as_json:
@@ -37,7 +39,9 @@ def _sentences(found: dict[str, Any]) -> Iterator[str]:
     mean, deviation = found["inference_seconds_per_batch"]
     spread = "" if deviation is None else f" +- {1e3 * deviation:.1f}"
     memory = "" if found["peak_memory"] is None else f"   peak memory {found['peak_memory'] / 2**20:,.0f} MiB"
-    yield "accuracy {accuracy:.2%}   top 5 {top5:.2%}   loss {loss:.4f}   calibration error {calibration_error:.4f}".format(**found["test"])
+    yield "accuracy {accuracy:.2%}   top 5 {top5:.2%}   loss {loss:.4f}   calibration error {calibration_error:.4f}".format(
+        **found["test"]
+    )
     yield (
         f"inference {found['inference_seconds']:.2f} s, {1e3 * mean:.1f}{spread} ms for a batch of {found['inference_batch']}, "
         f"{found['images_per_second']:,.0f} images/s{memory}"

@@ -1,4 +1,6 @@
-"""What a person sees while a study runs: on a terminal a bar for the whole and a line for each run under way, plain lines elsewhere."""
+"""What a person sees while a study runs: on a terminal a bar for the whole and a line for each run under way, plain
+lines elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +77,9 @@ def _bars(progress: object, report: Report) -> Follower:
     from favorit.study.tasks import Began, Broke, Ended, Trained
 
     assert isinstance(progress, Progress)
-    whole = progress.add_task(report.plan.study.name, total=len(report.plan.tasks), completed=len(report.results) + len(report.errors))
+    whole = progress.add_task(
+        report.plan.study.name, total=len(report.plan.tasks), completed=len(report.results) + len(report.errors)
+    )
     own: dict[str, TaskID] = {}
 
     def show(event: TaskEvent) -> None:

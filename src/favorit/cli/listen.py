@@ -1,4 +1,6 @@
-"""What a person sees while a run trains: a bar on a terminal, plain lines elsewhere, curves in TensorBoard where asked."""
+"""What a person sees while a run trains: a bar on a terminal, plain lines elsewhere, curves in TensorBoard where
+asked.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,11 @@ def listener(console: Console, tensorboard: Path | None = None) -> Iterator[List
 def _sentence(event: Any, config: RunConfig) -> str:
     # With train.select=last every epoch is kept, and none is chosen.
     chosen = event.best and event.validation_accuracy is not None and config.train.select == "best"
-    validated = "" if event.validation_accuracy is None else f"   validation {event.validation_loss:.4f} {event.validation_accuracy:7.2%}"
+    validated = (
+        ""
+        if event.validation_accuracy is None
+        else f"   validation {event.validation_loss:.4f} {event.validation_accuracy:7.2%}"
+    )
     watched = "" if event.test_accuracy is None else f"   test {event.test_accuracy:7.2%}"
     return (
         f"epoch {event.epoch + 1:3d}/{config.train.epochs}   train {event.train_loss:.4f} {event.train_accuracy:7.2%}"

@@ -44,7 +44,9 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _root(
-    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version and exit."),
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Print the version and exit."
+    ),
 ) -> None:
     pass
 
@@ -63,11 +65,19 @@ def main() -> None:
     except TyperException as error:
         # A command or option that does not exist is one line; a group without a command shows its help, which is many.
         message = (error.format_message() if hasattr(error, "format_message") else str(error)).strip()
-        _end(message if "\n" in message or not message else f"favorit: {message} (favorit --help names what there is)", 2)
+        _end(
+            message if "\n" in message or not message else f"favorit: {message} (favorit --help names what there is)", 2
+        )
     except ModuleNotFoundError as error:
-        _end(f"favorit: this command needs the package {error.name}: pip install 'favorit[train]' (favorit[tune] for tuning)", 2)
+        _end(
+            f"favorit: this command needs the package {error.name}: pip install 'favorit[train]' (favorit[tune] for tuning)",
+            2,
+        )
     except (KeyboardInterrupt, typer.Abort):
-        _end("favorit: interrupted; runs, studies and searches keep what was complete, and the same command goes on from there", 130)
+        _end(
+            "favorit: interrupted; runs, studies and searches keep what was complete, and the same command goes on from there",
+            130,
+        )
     except BrokenPipeError:  # the reader of a pipe, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
@@ -79,7 +89,10 @@ def main() -> None:
             _end("favorit: not enough memory for this; a smaller batch, model, image size or data set fits", 1)
         if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
             reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-            _end(f"favorit: torch.compile failed ({reason}): it needs a C++ compiler; without --compile none is needed", 1)
+            _end(
+                f"favorit: torch.compile failed ({reason}): it needs a C++ compiler; without --compile none is needed",
+                1,
+            )
         raise
 
 

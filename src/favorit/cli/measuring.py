@@ -1,4 +1,6 @@
-"""What all benchmarks share: they are alone on the machine while they measure, and name load that is there nevertheless."""
+"""What all benchmarks share: they are alone on the machine while they measure, and name load that is there
+nevertheless.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ if TYPE_CHECKING:
 
 @contextmanager
 def alone(console: Console) -> Iterator[Watch]:
-    """Pauses the study workers of this machine during the block, then prints a note if other processes used its cores."""
+    """Pauses the study workers of this machine during the block, then prints a note if other processes used its
+    cores.
+    """
     from favorit.foreign_load import Watch, watching
     from favorit.quiet import measuring
 

@@ -35,16 +35,21 @@ def peers(
         bool, typer.Option("--compile", help="Also ours through torch.compile, in rows of its own: slow to begin.")
     ] = False,
     bf16: Annotated[bool, typer.Option("--bf16", help="Also ours in bf16 (autocast), in rows of its own.")] = False,
-    data: Annotated[str | None, typer.Option(help="What the hybrid reads; cifar10 where its files are, else synthetic images.")] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Where data sets are; else FAVORIT_DATA, else the user's cache.")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="What the hybrid reads; cifar10 where its files are, else synthetic images.")
+    ] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Where data sets are; else FAVORIT_DATA, else the user's cache.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Also write the table as CSV.", metavar="FILE.csv")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="End with one line of JSON.")] = False,
 ) -> None:
-    """Time ours against performer-pytorch, linformer, vit-pytorch, transformers and a re-creation of the published hybrid, where installed.
+    """Time ours against performer-pytorch, linformer, vit-pytorch, transformers and a re-creation of the published
+    hybrid, where installed.
 
-    Each runs in a process of its own with its defaults, in turn. Outputs and gradients are compared first, with the peer's weights in
-    ours; what differs is not timed. Examples: [bold]favorit bench peers --case hybrid --only relu --bf16[/bold],
-    [bold]favorit bench peers --out peers.csv[/bold]
+    Each runs in a process of its own with its defaults, in turn. Outputs and gradients are compared first, with the
+    peer's weights in ours; what differs is not timed. Examples: [bold]favorit bench peers --case hybrid --only relu
+    --bf16[/bold], [bold]favorit bench peers --out peers.csv[/bold]
     """
     from favorit import measure
     from favorit.bench.comparison import Sizes
@@ -77,7 +82,9 @@ def peers(
             rows.append(row)
             listen(len(rows), total)
             if not console.is_terminal:
-                console.print(f"{len(rows)} of {total}: {_name(row)} / {row.peer}: {row.check}", markup=False, soft_wrap=True)
+                console.print(
+                    f"{len(rows)} of {total}: {_name(row)} / {row.peer}: {row.check}", markup=False, soft_wrap=True
+                )
     heading = f"{machine['threads']} threads, {machine['processor']}, batch {batch}; median of {repeats}, each in its own process, in turn"
     write_columns(TITLES, map(_cells, rows), right=TITLES[1:], optional=OPTIONAL, heading=heading, err=as_json)
     notes = [f"{row.case}, {_name(row)} / {row.peer}: {row.check}" for row in rows if row.ours_ms is None]
@@ -94,7 +101,9 @@ def peers(
         write_csv(rows, out)
     if as_json:
         shown = [asdict(row) for row in rows]
-        typer.echo(json.dumps({"environment": machine, "sizes": asdict(sizes), "rows": shown, "foreign_load": watch.json}))
+        typer.echo(
+            json.dumps({"environment": machine, "sizes": asdict(sizes), "rows": shown, "foreign_load": watch.json})
+        )
 
 
 def _name(row: Row) -> str:

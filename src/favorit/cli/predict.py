@@ -11,7 +11,9 @@ import typer
 
 def predict(
     run: Annotated[Path, typer.Argument(help="A run's folder.", metavar="RUN")],
-    images: Annotated[list[Path], typer.Argument(help="Image files, or folders with images in or below them.", metavar="IMAGE...")],
+    images: Annotated[
+        list[Path], typer.Argument(help="Image files, or folders with images in or below them.", metavar="IMAGE...")
+    ],
     top: Annotated[int, typer.Option(help="How many classes to name for each image.", min=1)] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each image.")] = False,
 ) -> None:
@@ -23,7 +25,7 @@ def predict(
     [bold]favorit predict runs/0123456789abcdef photos/ --top 3 --json[/bold]
     """
     from favorit.cli.console import open_console, open_table
-    from favorit.training.loaded import predict_files
+    from favorit.training.inference import predict_files
 
     found = predict_files(run, images, top)
     unreadable = [prediction.error for prediction in found if prediction.error is not None]

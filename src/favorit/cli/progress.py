@@ -1,4 +1,6 @@
-"""A bar for work that turns out to be long: nothing is shown of what is over in a moment, or where nobody looks at a screen."""
+"""A bar for work that turns out to be long: nothing is shown of what is over in a moment, or where nobody looks at a
+screen.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,12 @@ def long_work(console: Console, what: str) -> Iterator[Callable[[int, int], None
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     bar = Progress(
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=console, transient=True
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
     )
     task = bar.add_task(what, total=None)
     begun = time.monotonic()

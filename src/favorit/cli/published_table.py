@@ -75,4 +75,6 @@ def _sources(references: Sequence[Reference]) -> None:
     for table, row, note in dict.fromkeys((each.table, each.row, each.note) for each in references if each.note):
         typer.echo(f"{table} row {row}: {note}")
     if any(each.quantity.is_time for each in references):
-        typer.echo("times of ours: only runs that had the machine to themselves; as a ratio, because the hardware differs")
+        typer.echo(
+            "times of ours: only runs that had the machine to themselves; as a ratio, because the hardware differs"
+        )

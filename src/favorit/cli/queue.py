@@ -19,16 +19,21 @@ LOWEST = 19
 def queue(
     file: Annotated[Path, typer.Argument(help="A YAML list of {study, scale, protocol, seeds, only}.", metavar="FILE")],
     out: Annotated[Path, typer.Option(help="Where runs are trained.")] = Path("runs"),
-    pack: Annotated[Path | None, typer.Option(help="Pack each finished run into this folder; packed runs count as done.")] = None,
+    pack: Annotated[
+        Path | None, typer.Option(help="Pack each finished run into this folder; packed runs count as done.")
+    ] = None,
     discard: Annotated[
         bool, typer.Option("--discard", help="With --pack: remove a run's folder, weights included, once it is packed.")
     ] = False,
     workers: Annotated[int, typer.Option(min=1, help="Processes that divide this machine's threads between them.")] = 1,
     nice: Annotated[
-        int, typer.Option(min=0, max=LOWEST, help="How far to step back for other processes: 19 is the lowest priority.")
+        int,
+        typer.Option(min=0, max=LOWEST, help="How far to step back for other processes: 19 is the lowest priority."),
     ] = LOWEST,
     listed: Annotated[bool, typer.Option("--list", help="Say how each entry stands, and train nothing.")] = False,
-    data_dir: Annotated[Path | None, typer.Option(help="Where data sets are; else FAVORIT_DATA, else the user's cache.")] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Where data sets are; else FAVORIT_DATA, else the user's cache.")
+    ] = None,
 ) -> None:
     """Train what is missing of a queue of studies, at low priority, one line for each finished run. Rerun to resume.
 
@@ -85,7 +90,12 @@ def _line(queue: Queue, part: Part, event: TaskEvent, workers: int) -> str | Non
 def _standing(queue: Queue, workers: int) -> str:
     from favorit.cli.study_tables import duration
 
-    total, missing, failed, left = len(queue.ids()), len(queue.missing()), len(queue.failures()), queue.seconds_left(workers)
+    total, missing, failed, left = (
+        len(queue.ids()),
+        len(queue.missing()),
+        len(queue.failures()),
+        queue.seconds_left(workers),
+    )
     estimate = f", about {duration(left)} left with {workers} worker{'s' if workers > 1 else ''}" if left else ""
     entries = "1 entry" if len(queue.parts) == 1 else f"{len(queue.parts)} entries"
     return f"{entries}, {total} runs: {total - missing - failed} done, {failed} failed, {missing} to do{estimate}"

@@ -45,13 +45,17 @@ app = typer.Typer(cls=_ListByDefault, rich_markup_mode="rich")
 
 @app.callback()
 def _runs() -> None:
-    """List the runs of a folder ([bold]favorit runs FOLDER[/bold] is short for [bold]runs list FOLDER[/bold]), or pack them."""
+    """List the runs of a folder ([bold]favorit runs FOLDER[/bold] is short for [bold]runs list FOLDER[/bold]), or pack
+    them.
+    """
 
 
 @app.command("list")
 def list_(
     folder: Annotated[Path, typer.Argument(help="Where runs are kept.")] = Path("runs"),
-    as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each run, with every field.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print a line of JSON for each run, with every field.")
+    ] = False,
 ) -> None:
     """List the runs of a folder with their status, configuration and result.
 
@@ -93,7 +97,8 @@ def pack(
     *,
     to: Annotated[Path, typer.Option(help="Where packed runs go: a folder, which may be the same.", metavar="FOLDER")],
 ) -> None:
-    """Pack every complete or failed run into one file: configuration, epochs, result, predicted classes and confidence; no weights.
+    """Pack every complete or failed run into one file: configuration, epochs, result, predicted classes and confidence;
+    no weights.
 
     Packed runs are read like any other and count as done. Exit status 1 where one is damaged.
 

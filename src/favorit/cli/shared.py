@@ -9,7 +9,9 @@ from typing import Any
 
 
 def with_fields(command: Callable[..., None]) -> Callable[..., None]:
-    """A command with the fields of its first parameter, a dataclass, in place of that parameter: each is an option of its own."""
+    """A command with the fields of its first parameter, a dataclass, in place of that parameter: each is an option of
+    its own.
+    """
     first, *rest = signature(command, eval_str=True).parameters.values()
     fields = signature(first.annotation, eval_str=True).parameters
 

@@ -12,11 +12,13 @@ import typer
 def show(
     preset: Annotated[str, typer.Argument(help="A preset; 'favorit list presets' names them.", metavar="PRESET")],
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="A field to change, as model.key=value. Repeatable.", metavar="FIELD=VALUE")
+        list[str] | None,
+        typer.Option("--set", help="A field to change, as model.key=value. Repeatable.", metavar="FIELD=VALUE"),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Show a model: every layer with its norms and projections, output shape, parameters, trainable parameters, FLOPs for one image.
+    """Show a model: every layer with its norms and projections, output shape, parameters, trainable parameters, FLOPs
+    for one image.
 
     Examples: [bold]favorit show hybrid[/bold],
     [bold]favorit show hybrid --set model.layout=performer_first --set "model.performer=relu(m=64)"[/bold]
@@ -50,7 +52,11 @@ def show(
     table = open_table(f"{preset}, {size}", layer="left", what="left", **numbers)
     for part in (part for row in rows for part in row.parts or (row,)):
         shape = " x ".join(map(str, part.shape))
-        table.add_row(part.layer, part.kind, shape, f"{part.parameters:,}", f"{part.trainable:,}", f"{part.flops / 1e6:,.2f}")
+        table.add_row(
+            part.layer, part.kind, shape, f"{part.parameters:,}", f"{part.trainable:,}", f"{part.flops / 1e6:,.2f}"
+        )
     table.add_section()
-    table.add_row("total", "", "", f"{total['parameters']:,}", f"{total['trainable']:,}", f"{total['flops'] / 1e6:,.2f}")
+    table.add_row(
+        "total", "", "", f"{total['parameters']:,}", f"{total['trainable']:,}", f"{total['flops'] / 1e6:,.2f}"
+    )
     open_console().print(table, markup=False)

@@ -15,32 +15,52 @@ if TYPE_CHECKING:
     from favorit.bench.speed import Cost
 
 TITLES = ("name", "what", "tokens", "ms", "quartiles", "ratio", "us/token", "MiB", "of limit")
-# Seconds of an epoch of 10,000 images and milliseconds of 64 images, each with its ratio to all_standard, and the same as published.
-BESIDE = ("layout", "performer", "s/epoch", "ratio", "published s", "its ratio", "ms/64", "ms ratio", "published ms", "its ms ratio")
+# Seconds of an epoch of 10,000 images and milliseconds of 64 images, each with its ratio to all_standard, and the same
+# as published.
+BESIDE = (
+    "layout",
+    "performer",
+    "s/epoch",
+    "ratio",
+    "published s",
+    "its ratio",
+    "ms/64",
+    "ms ratio",
+    "published ms",
+    "its ms ratio",
+)
 # What a narrow screen has no room for, the least needed first.
 OPTIONAL = ("us/token", "quartiles", "of limit", "MiB", "tokens")
 BESIDE_OPTIONAL = ("published ms", "published s", "ms/64", "s/epoch")
 
 
 def speed(
-    mixers: Annotated[list[str] | None, typer.Option("--mixer", help="A mixer, such as 'relu(m=64)'. Repeatable.", metavar="SPEC")] = None,
-    presets: Annotated[list[str] | None, typer.Option("--preset", help="A model instead of mixers. Repeatable.", metavar="PRESET")] = None,
+    mixers: Annotated[
+        list[str] | None, typer.Option("--mixer", help="A mixer, such as 'relu(m=64)'. Repeatable.", metavar="SPEC")
+    ] = None,
+    presets: Annotated[
+        list[str] | None, typer.Option("--preset", help="A model instead of mixers. Repeatable.", metavar="PRESET")
+    ] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="A field of the models, as model.key=value. Repeatable.", metavar="FIELD=VALUE")
+        list[str] | None,
+        typer.Option("--set", help="A field of the models, as model.key=value. Repeatable.", metavar="FIELD=VALUE"),
     ] = None,
     layouts: Annotated[
         str | None, typer.Option(help="all: each preset in all_standard and four layouts with relu and favor of m=128.")
     ] = None,
     batch: Annotated[int, typer.Option(min=1, help="Images of a batch.")] = 128,
     heads: Annotated[int, typer.Option(min=1, help="Heads, for mixers.")] = 4,
-    tokens: Annotated[list[int] | None, typer.Option(min=1, help="Tokens, for mixers; 65 without it. Repeatable.")] = None,
+    tokens: Annotated[
+        list[int] | None, typer.Option(min=1, help="Tokens, for mixers; 65 without it. Repeatable.")
+    ] = None,
     head_dim: Annotated[int, typer.Option(min=1, help="Head width, for mixers.")] = 16,
     repeats: Annotated[int, typer.Option(min=1, help="Timed repetitions, in turn.")] = 11,
     explain: Annotated[bool, typer.Option("--explain", help="Say which path each mixer took, and why.")] = False,
     out: Annotated[Path | None, typer.Option(help="Also write the table as CSV.", metavar="FILE.csv")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="End with one line of JSON.")] = False,
 ) -> None:
-    """Time mixers (forward, forward+backward) or whole models (training step, inference), interleaved; softmax is the yardstick.
+    """Time mixers (forward, forward+backward) or whole models (training step, inference), interleaved; softmax is the
+    yardstick.
 
     Examples: [bold]favorit bench speed --tokens 197 --mixer softmax --mixer "relu(m=64)" --explain[/bold],
     [bold]favorit bench speed --batch 1 --head-dim 32 --mixer "relu(m=64)" --tokens 4096 --tokens 65536[/bold],
@@ -61,7 +81,9 @@ def speed(
     if layouts not in (None, "all"):
         raise FavoritError(f"--layouts {layouts} is not valid: all, or leave it out")
     if presets and (mixers or tokens):
-        raise FavoritError("--preset times whole models, --mixer and --tokens attention alone: give the one or the other")
+        raise FavoritError(
+            "--preset times whole models, --mixer and --tokens attention alone: give the one or the other"
+        )
     if not presets and (settings or layouts):
         raise FavoritError("--set and --layouts are for whole models: name one with --preset")
     check_places(out=out)
@@ -88,10 +110,16 @@ def speed(
     write_columns(TITLES, _rows(costs), right=TITLES[1:], optional=OPTIONAL, heading=heading, err=as_json)
     for found in scalings(costs):
         evenly = f"time per token within {found.time:.2f}x, memory per token at most {found.memory:.2f}x that of {found.first}"
-        console.print(f"{found.name}, {found.what}, {found.first} to {found.last} tokens: {evenly}", markup=False, soft_wrap=True)
+        console.print(
+            f"{found.name}, {found.what}, {found.first} to {found.last} tokens: {evenly}", markup=False, soft_wrap=True
+        )
     for name, (table, rows) in beside.items():
-        heading = f"\n{name}: ours ({here}, batch {batch}) beside {table.source} ({table.hardware}); ratio to all_standard"
-        write_columns(BESIDE, _published_rows(rows), right=BESIDE[2:], optional=BESIDE_OPTIONAL, heading=heading, err=as_json)
+        heading = (
+            f"\n{name}: ours ({here}, batch {batch}) beside {table.source} ({table.hardware}); ratio to all_standard"
+        )
+        write_columns(
+            BESIDE, _published_rows(rows), right=BESIDE[2:], optional=BESIDE_OPTIONAL, heading=heading, err=as_json
+        )
         told = "; ".join(published.FLAGS[flag] for flag in table.flags)
         console.print(f"published: other hardware; {told}", markup=False, soft_wrap=True)
     if explain:
@@ -103,7 +131,12 @@ def speed(
     if as_json:
         shown = {name: [asdict(row) for row in rows] for name, (_, rows) in beside.items()}
         measured_costs = [asdict(cost) for cost in costs]
-        report = {"environment": machine, "costs": measured_costs, "beside_published": shown, "foreign_load": watch.json}
+        report = {
+            "environment": machine,
+            "costs": measured_costs,
+            "beside_published": shown,
+            "foreign_load": watch.json,
+        }
         typer.echo(json.dumps(report))
 
 

@@ -17,7 +17,9 @@ from favorit.cli.shared import with_fields
 if TYPE_CHECKING:
     from favorit.study import Options, State
 
-app = typer.Typer(help="Studies: list, plan, run, status, and a queue of them.", no_args_is_help=True, rich_markup_mode="rich")
+app = typer.Typer(
+    help="Studies: list, plan, run, status, and a queue of them.", no_args_is_help=True, rich_markup_mode="rich"
+)
 app.command("queue")(queue)
 
 Workers = Annotated[int, typer.Option(min=1, help="Processes that divide this machine's threads between them.")]
@@ -27,26 +29,42 @@ Workers = Annotated[int, typer.Option(min=1, help="Processes that divide this ma
 class Asked:
     """Which study, changed how, and where: what plan, run and status are told alike."""
 
-    name: Annotated[str, typer.Argument(help="A study of 'favorit study list', or a Python file with STUDY = ...", metavar="NAME")]
-    out: Annotated[Path, typer.Option("--out", "--runs", help="Where runs are kept, in folders or packed.")] = Path("runs")
+    name: Annotated[
+        str, typer.Argument(help="A study of 'favorit study list', or a Python file with STUDY = ...", metavar="NAME")
+    ]
+    out: Annotated[Path, typer.Option("--out", "--runs", help="Where runs are kept, in folders or packed.")] = Path(
+        "runs"
+    )
     pack: Annotated[
         Path | None,
-        typer.Option(help="Pack each finished run into this folder; runs that are packed there count as done.", metavar="FOLDER"),
+        typer.Option(
+            help="Pack each finished run into this folder; runs that are packed there count as done.", metavar="FOLDER"
+        ),
     ] = None
     epochs: Annotated[
-        int | None, typer.Option(min=1, help="Train that many epochs instead (warm-up in proportion): these are other runs.")
+        int | None,
+        typer.Option(min=1, help="Train that many epochs instead (warm-up in proportion): these are other runs."),
     ] = None
-    subset: Annotated[int | None, typer.Option(min=1, help="Train and test on that many images instead: these are other runs.")] = None
+    subset: Annotated[
+        int | None, typer.Option(min=1, help="Train and test on that many images instead: these are other runs.")
+    ] = None
     seeds: Annotated[str | None, typer.Option(help="Repeat every point with these seeds, such as 0,1,2.")] = None
     only: Annotated[
         list[str] | None,
-        typer.Option(help="Only points whose name has this in it, or matches it (with * and ?). Repeatable.", metavar="PATTERN"),
+        typer.Option(
+            help="Only points whose name has this in it, or matches it (with * and ?). Repeatable.", metavar="PATTERN"
+        ),
     ] = None
     scale: Annotated[
-        str, typer.Option(help="published, smoke (1 epoch of a few images), or a reduction that the study defines: small.")
+        str,
+        typer.Option(help="published, smoke (1 epoch of a few images), or a reduction that the study defines: small."),
     ] = "published"
-    protocol: Annotated[str, typer.Option(help="published, or sound: selection by validation, no augmented test.")] = "published"
-    data_dir: Annotated[Path | None, typer.Option(help="Where data sets are; else FAVORIT_DATA, else the user's cache.")] = None
+    protocol: Annotated[str, typer.Option(help="published, or sound: selection by validation, no augmented test.")] = (
+        "published"
+    )
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Where data sets are; else FAVORIT_DATA, else the user's cache.")
+    ] = None
 
     def options(self) -> Options:
         from favorit.errors import FavoritError
@@ -55,7 +73,9 @@ class Asked:
         try:
             seeds = tuple(int(part) for part in self.seeds.split(",")) if self.seeds else ()
         except ValueError:
-            raise FavoritError(f"--seeds {self.seeds} is not valid: whole numbers with commas between them, such as 0,1,2") from None
+            raise FavoritError(
+                f"--seeds {self.seeds} is not valid: whole numbers with commas between them, such as 0,1,2"
+            ) from None
         return Options(self.protocol, self.epochs, self.subset, seeds, tuple(self.only or ()), self.scale)
 
 
@@ -71,7 +91,9 @@ def list_() -> None:
 
     studies = [load_study(name) for name in built_in()]
     write_columns(
-        ["study", "points", "question"], [(each.name, str(len(each.points)), each.question) for each in studies], right=["points"]
+        ["study", "points", "question"],
+        [(each.name, str(len(each.points)), each.question) for each in studies],
+        right=["points"],
     )
 
 
@@ -80,7 +102,9 @@ def list_() -> None:
 def plan(
     asked: Asked,
     workers: Workers = 1,
-    estimated: Annotated[bool, typer.Option("--estimate/--no-estimate", help="Time a few steps of each distinct shape.")] = True,
+    estimated: Annotated[
+        bool, typer.Option("--estimate/--no-estimate", help="Time a few steps of each distinct shape.")
+    ] = True,
 ) -> None:
     """Check every point of a study, say which are done, and how long the others will take here.
 
@@ -106,14 +130,22 @@ def run(
         float | None, typer.Option(min=0.0, help="Begin no run after that time; those under way stop at a checkpoint.")
     ] = None,
     workers: Workers = 1,
-    ray: Annotated[str | None, typer.Option(help="Run on a Ray cluster instead: its address, auto, or local.", metavar="ADDRESS")] = None,
-    cpus: Annotated[int | None, typer.Option(min=1, help="With --ray: CPUs, and so threads, of each run; else 1.")] = None,
+    ray: Annotated[
+        str | None, typer.Option(help="Run on a Ray cluster instead: its address, auto, or local.", metavar="ADDRESS")
+    ] = None,
+    cpus: Annotated[
+        int | None, typer.Option(min=1, help="With --ray: CPUs, and so threads, of each run; else 1.")
+    ] = None,
     gpus: Annotated[
-        float | None, typer.Option(min=0.0, help="With --ray: GPUs of each run, such as 0.5; else 1 where the cluster has any.")
+        float | None,
+        typer.Option(min=0.0, help="With --ray: GPUs of each run, such as 0.5; else 1 where the cluster has any."),
     ] = None,
     accelerator: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
     tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="Write the curves of the runs it trains for TensorBoard into OUT/tensorboard.")
+        bool,
+        typer.Option(
+            "--tensorboard", help="Write the curves of the runs it trains for TensorBoard into OUT/tensorboard."
+        ),
     ] = False,
 ) -> None:
     """Run what is missing of a study. Rerun the same command to resume; finished runs, packed or not, are skipped.
@@ -137,7 +169,11 @@ def run(
     console = open_console()
     console.print(study.question, soft_wrap=True, markup=False)
     report = begin(make_plan(study, asked.options(), data_dir=asked.data_dir, fetch=True), asked.out, asked.pack)
-    console.print(f"{len(report.plan.tasks)} points: {len(report.results)} done, {len(report.missing)} to do", soft_wrap=True, markup=False)
+    console.print(
+        f"{len(report.plan.tasks)} points: {len(report.results)} done, {len(report.missing)} to do",
+        soft_wrap=True,
+        markup=False,
+    )
     with follower(console, report) as show, nullcontext() if curves is None else closing(curves):
         for event in events(report, backend, hours=hours, data_dir=asked.data_dir, accelerator=accelerator):
             show(event)
@@ -154,10 +190,13 @@ def run(
 @with_fields
 def status(
     asked: Asked,
-    published: Annotated[bool, typer.Option("--published", help="Every published number of these points beside ours.")] = False,
+    published: Annotated[
+        bool, typer.Option("--published", help="Every published number of these points beside ours.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
 ) -> None:
-    """Say how every point of a study stands, with the published accuracy beside ours; give the options that it was run with.
+    """Say how every point of a study stands, with the published accuracy beside ours; give the options that it was run
+    with.
 
     Examples: [bold]favorit study status hybrids --scale small --seeds 0,1,2 --runs results/runs[/bold],
     [bold]favorit study status kernels --published[/bold]
@@ -190,7 +229,9 @@ def status(
 
 
 def _hint_others(asked: Asked, states: Sequence[State]) -> None:
-    """Says so where none of these runs is there but others are: most often the scale or the seeds are not those they were run with."""
+    """Says so where none of these runs is there but others are: most often the scale or the seeds are not those they
+    were run with.
+    """
     from favorit.training.find import stored_runs
 
     if any(state.status not in ("missing", "no data") for state in states):

@@ -22,27 +22,48 @@ References = Mapping[str, Sequence["Reference"]]
 
 BEST = "best test (test-selected)"
 # What a narrow screen has no room for, the least needed first.
-OPTIONAL = ("run", "parameters", "s/epoch", "validation", "epochs", BEST, "sd", "95 % interval", "error", "flags", "status", "runs")
+OPTIONAL = (
+    "run",
+    "parameters",
+    "s/epoch",
+    "validation",
+    "epochs",
+    BEST,
+    "sd",
+    "95 % interval",
+    "error",
+    "flags",
+    "status",
+    "runs",
+)
 WORDS = ("point", "run", "status", "flags", "error")
 # Columns of a terminal that are kept for what stands beside a name.
 BESIDE = 52
 
 
 def plan_table(plan: Plan, states: Sequence[State], seconds: Mapping[str, float], workers: int) -> None:
-    """Every point with its run, how it stands, and the time it will take; then the sums, and what is known of published numbers."""
+    """Every point with its run, how it stands, and the time it will take; then the sums, and what is known of published
+    numbers.
+    """
     rows = [(state.name, state.id, state.status, duration(seconds.get(state.name))) for state in states]
     heading = f"{plan.study.name}: {described(plan.options)}"
-    write_columns(["point", "run", "status", "time left"], rows, right=["time left"], optional=OPTIONAL, heading=heading)
+    write_columns(
+        ["point", "run", "status", "time left"], rows, right=["time left"], optional=OPTIONAL, heading=heading
+    )
     typer.echo(f"\n{_counted(states)}")
     if seconds:
-        typer.echo(f"about {duration(sum(seconds.values()) / workers)} left with {workers} worker{'s' if workers > 1 else ''} here")
+        typer.echo(
+            f"about {duration(sum(seconds.values()) / workers)} left with {workers} worker{'s' if workers > 1 else ''} here"
+        )
     for reason in dict.fromkeys(plan.absent.values()):
         typer.echo(reason)
     notes(plan.study, [state.name for state in states])
 
 
 def status_table(study: Study, options: Options, states: Sequence[State]) -> None:
-    """Every point with how it stands, what came out and what was published; then seeds and folds together, and the sums."""
+    """Every point with how it stands, what came out and what was published; then seeds and folds together, and the
+    sums.
+    """
     references = group_references(study, options)
     rows = [_state_row(state, references.get(state.group, ())) for state in states]
     _point_table(rows, f"{study.name}: {described(options)}")
@@ -73,7 +94,11 @@ def status_json(study: Study, options: Options, states: Sequence[State]) -> dict
     for state in states:
         result = state.result or {}
         known = {name: value for name, value in vars(state).items() if name != "result"}
-        known |= {"flags": result.get("flags", []), "best_test": result.get("best_test"), "published": published(state.group)}
+        known |= {
+            "flags": result.get("flags", []),
+            "best_test": result.get("best_test"),
+            "published": published(state.group),
+        }
         points.append(known)
         if state.result is not None:
             groups.setdefault(state.group, []).append(state.result)
@@ -84,7 +109,11 @@ def status_json(study: Study, options: Options, states: Sequence[State]) -> dict
         "protocol": options.protocol,
         "points": points,
         "groups": [
-            {"group": name, **vars(aggregate([each["test"]["accuracy"] for each in results])), "published": published(name)}
+            {
+                "group": name,
+                **vars(aggregate([each["test"]["accuracy"] for each in results])),
+                "published": published(name),
+            }
             for name, results in groups.items()
         ],
         "notes": list(dict.fromkeys(sentence for state in states for sentence in study.flagged(state.name))),
@@ -173,7 +202,11 @@ def _result_row(name: str, results: Sequence[dict[str, Any]], references: Sequen
     from favorit.study.statistics import aggregate
 
     tested = aggregate([result["test"]["accuracy"] for result in results])
-    validated = [result["validation"]["accuracy"] for result in results if (result.get("validation") or {}).get("accuracy") is not None]
+    validated = [
+        result["validation"]["accuracy"]
+        for result in results
+        if (result.get("validation") or {}).get("accuracy") is not None
+    ]
     # Runs that shared the machine have no times.
     alone = [result["train_seconds_per_epoch"] for result in results if not _shared([result])]
     return {
@@ -181,7 +214,9 @@ def _result_row(name: str, results: Sequence[dict[str, Any]], references: Sequen
         "runs": str(tested.n),
         "test": f"{tested.mean:.2%}",
         "sd": "" if tested.deviation is None else f"{tested.deviation:.2%}",
-        "95 % interval": "" if tested.low is None or tested.high is None else f"{max(tested.low, 0):.2%} .. {min(tested.high, 1):.2%}",
+        "95 % interval": ""
+        if tested.low is None or tested.high is None
+        else f"{max(tested.low, 0):.2%} .. {min(tested.high, 1):.2%}",
         **_published(references, tested.mean),
         BEST: _best_test(results),
         "validation": f"{fmean(validated):.2%}" if validated else "",
@@ -215,7 +250,9 @@ def _shared(results: Iterable[dict[str, Any]]) -> bool:
 
 
 def _point_table(rows: Sequence[Mapping[str, str]], heading: str) -> None:
-    """Rows with a name and numbers. Empty columns are left out, and flags that all runs share: the lines below the table explain them."""
+    """Rows with a name and numbers. Empty columns are left out, and flags that all runs share: the lines below the
+    table explain them.
+    """
     titles = [title for title in rows[0] if title == "test" or any(row[title] for row in rows)]
     if len({row["flags"] for row in rows if row["test"]}) == 1 and "flags" in titles:
         titles.remove("flags")
@@ -230,7 +267,9 @@ def _point_table(rows: Sequence[Mapping[str, str]], heading: str) -> None:
 
 
 def _shorten(names: Sequence[str], longest: int) -> list[str]:
-    """The first fields of each name, at least as many as leave no more than `longest` characters; the last field always stays."""
+    """The first fields of each name, at least as many as leave no more than `longest` characters; the last field always
+    stays.
+    """
     split = [name.split(" ") for name in names]
     for count in range(max(map(len, split))):
         sections = [" ".join(fields[: min(count, len(fields) - 1)]) for fields in split]

@@ -21,13 +21,17 @@ def result_rows(results: dict[str, dict[str, Any]]) -> tuple[list[str], list[lis
     rows = [{"run": name, **_written(result)} for name, result in results.items()]
     if len(results) > 1:
         for name, numbers in summary(results).items():
-            rows.append({"run": name, **{part: "" if value is None else f"{value:.2%}" for part, value in numbers.items()}})
+            rows.append(
+                {"run": name, **{part: "" if value is None else f"{value:.2%}" for part, value in numbers.items()}}
+            )
     titles = [title for title in rows[0] if title not in SOMETIMES or any(row.get(title) for row in rows)]
     return titles, [[row.get(title, "") for title in titles] for row in rows]
 
 
 def summary(results: dict[str, dict[str, Any]]) -> dict[str, dict[str, float | None]]:
-    """The mean and the standard deviation over runs of the accuracy on validation images (None where there are none) and on test images."""
+    """The mean and the standard deviation over runs of the accuracy on validation images (None where there are none)
+    and on test images.
+    """
     tested = [result["test"]["accuracy"] for result in results.values()]
     held = [accuracy for result in results.values() if (accuracy := _validated(result)) is not None]
     return {

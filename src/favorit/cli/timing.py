@@ -36,4 +36,6 @@ def time_plan(plan: Plan, states: list[State], workers: int) -> dict[str, float]
                 console.print(text, markup=False, soft_wrap=True)
 
         seconds = estimate(tasks, plan.images, threads=max(1, torch.get_num_threads() // workers), tell=tell)
-    return {task.name: seconds[task.name] * (1 - (left[task.name].epochs or 0) / task.config.train.epochs) for task in tasks}
+    return {
+        task.name: seconds[task.name] * (1 - (left[task.name].epochs or 0) / task.config.train.epochs) for task in tasks
+    }

@@ -14,13 +14,17 @@ def train(
     data: Annotated[str | None, typer.Option(help="A data set ('favorit data list'), or folder:PATH.")] = None,
     preset: Annotated[str | None, typer.Option(help="A model ('favorit list presets').")] = None,
     config: Annotated[
-        Path | None, typer.Option(help="A YAML file with the sections model, data, train, and seed; or a run, full or packed.")
+        Path | None,
+        typer.Option(help="A YAML file with the sections model, data, train, and seed; or a run, full or packed."),
     ] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Any field, as section.key=value. Repeatable.", metavar="FIELD=VALUE")
+        list[str] | None,
+        typer.Option("--set", help="Any field, as section.key=value. Repeatable.", metavar="FIELD=VALUE"),
     ] = None,
     epochs: Annotated[int | None, typer.Option(help="Short for --set train.epochs=N.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Decides initialisation, order, augmentation, dropout and features.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Decides initialisation, order, augmentation, dropout and features.")
+    ] = None,
     folds: Annotated[
         int | None,
         typer.Option(
@@ -29,17 +33,24 @@ def train(
         ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Where runs are kept.")] = Path("runs"),
-    data_dir: Annotated[Path | None, typer.Option(help="Where data sets are; else FAVORIT_DATA, else the user's cache.")] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Where data sets are; else FAVORIT_DATA, else the user's cache.")
+    ] = None,
     accelerator: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
     devices: Annotated[int, typer.Option(help="Processes that share each batch (DDP).")] = 1,
     compiled: Annotated[bool, typer.Option("--compile", help="torch.compile the model.")] = False,
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write curves for TensorBoard into OUT/tensorboard.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="End with one line of JSON for each run, and one for all folds.")] = False,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Write curves for TensorBoard into OUT/tensorboard.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="End with one line of JSON for each run, and one for all folds.")
+    ] = False,
 ) -> None:
     """Train a model; the same command goes on where it was interrupted, and repeats nothing that is finished.
 
     Examples: [bold]favorit train --epochs 5[/bold],
-    [bold]favorit train --data cifar10 --preset hybrid --set model.layout=performer_first --set "model.performer=relu(m=128)"[/bold]
+    [bold]favorit train --data cifar10 --preset hybrid --set model.layout=performer_first --set
+    "model.performer=relu(m=128)"[/bold]
     """
     from favorit.cli.columns import write_columns
     from favorit.cli.compose import compose
@@ -65,7 +76,15 @@ def train(
             console.print(f"fold {fold + 1} of {folds}")
         with listener(console, out / "tensorboard" if tensorboard and first else None) as listen:
             finished.append(
-                train_run(own, out=out, data_dir=data_dir, accelerator=accelerator, devices=devices, compiled=compiled, listen=listen)
+                train_run(
+                    own,
+                    out=out,
+                    data_dir=data_dir,
+                    accelerator=accelerator,
+                    devices=devices,
+                    compiled=compiled,
+                    listen=listen,
+                )
             )
     results: dict[str, dict[str, Any]] = {run.id: run.result for run in finished}
     if first:

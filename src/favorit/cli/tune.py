@@ -26,12 +26,19 @@ SPACES = (
 
 
 def tune(
-    space: Annotated[str, typer.Argument(help=f"A built-in search space ({SPACES}), or a YAML file of fields.", metavar="SPACE")],
+    space: Annotated[
+        str, typer.Argument(help=f"A built-in search space ({SPACES}), or a YAML file of fields.", metavar="SPACE")
+    ],
     data: Annotated[str | None, typer.Option(help="A data set ('favorit data list'), or folder:PATH.")] = None,
-    preset: Annotated[str | None, typer.Option(help="A model ('favorit list presets') in place of the space's own.")] = None,
-    config: Annotated[Path | None, typer.Option(help="A YAML file as of 'favorit train', in place of the space's own base.")] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="A model ('favorit list presets') in place of the space's own.")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="A YAML file as of 'favorit train', in place of the space's own base.")
+    ] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Any field of the base, as section.key=value. Repeatable.", metavar="FIELD=VALUE")
+        list[str] | None,
+        typer.Option("--set", help="Any field of the base, as section.key=value. Repeatable.", metavar="FIELD=VALUE"),
     ] = None,
     epochs: Annotated[int | None, typer.Option(help="Short for --set train.epochs=N.")] = None,
     seed: Annotated[int | None, typer.Option(help="Decides what is drawn, and each run's own randomness.")] = None,
@@ -40,12 +47,17 @@ def tune(
     pruner: Annotated[str | None, typer.Option(help="median, hyperband or none.")] = None,
     objective: Annotated[str, typer.Option(help="accuracy, or accuracy,latency for a Pareto front.")] = "accuracy",
     storage: Annotated[
-        str | None, typer.Option(help="sqlite:///FILE, journal:FILE or postgresql://user@host/database; else OUT/tune.db.", metavar="URL")
+        str | None,
+        typer.Option(
+            help="sqlite:///FILE, journal:FILE or postgresql://user@host/database; else OUT/tune.db.", metavar="URL"
+        ),
     ] = None,
     workers: Annotated[int, typer.Option(min=1, help="Processes that share the study.")] = 1,
     out: Annotated[Path, typer.Option(help="Where runs are kept.")] = Path("runs"),
     name: Annotated[str | None, typer.Option(help="The study's name; else that of the space.", metavar="STUDY")] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Where data sets are; else FAVORIT_DATA, else the user's cache.")] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Where data sets are; else FAVORIT_DATA, else the user's cache.")
+    ] = None,
     accelerator: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="End with one line of JSON.")] = False,
 ) -> None:
@@ -53,7 +65,8 @@ def tune(
 
     Examples: [bold]favorit tune quickstart --trials 12[/bold],
     [bold]favorit tune kernels-relu --trials 50 --pruner hyperband --workers 2[/bold],
-    [bold]favorit tune my.yaml --config base.yaml --objective accuracy,latency --storage postgresql://me@host/tuning[/bold]
+    [bold]favorit tune my.yaml --config base.yaml --objective accuracy,latency --storage
+    postgresql://me@host/tuning[/bold]
     """
     from favorit.cli.compose import compose
     from favorit.cli.console import open_console
@@ -92,10 +105,19 @@ def tune(
         write_front(result, files[2])
     _show(console, result, files)
     if as_json:
-        best = None if result.best is None else {"trial": result.front[0].number, "run": result.front[0].run, **result.best.changed()}
+        best = (
+            None
+            if result.best is None
+            else {"trial": result.front[0].number, "run": result.front[0].run, **result.best.changed()}
+        )
         typer.echo(
             json.dumps(
-                {"study": result.name, "best": best, "importances": result.importances, "trials": [asdict(t) for t in result.trials]}
+                {
+                    "study": result.name,
+                    "best": best,
+                    "importances": result.importances,
+                    "trials": [asdict(t) for t in result.trials],
+                }
             )
         )
     if result.best is None:
@@ -114,7 +136,9 @@ def _over(base: RunConfig, given: RunConfig, whole: tuple[str, ...]) -> RunConfi
         if name in whole or name not in SECTIONS:
             changes[name] = part
         else:
-            changes[name] = getattr(base, name).replace(**{field: getattr(part, field) for field in part.model_fields_set})
+            changes[name] = getattr(base, name).replace(
+                **{field: getattr(part, field) for field in part.model_fields_set}
+            )
     return base.replace(**changes)
 
 
@@ -125,7 +149,12 @@ def _progress(console: Console) -> Iterator[Callable[[TuneEvent], None]]:
 
     from favorit.tuning.events import Began, Over, Planned, Trained
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:3.0f} %"), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:3.0f} %"),
+        TimeRemainingColumn(),
+    )
     bars: dict[int, TaskID] = {}  # by trial; -1 is all of them
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
 
@@ -135,11 +164,17 @@ def _progress(console: Console) -> Iterator[Callable[[TuneEvent], None]]:
             elif isinstance(event, Began):
                 shown = ", ".join(f"{key} {_value(value)}" for key, value in event.values.items())
                 progress.console.print(
-                    f"trial {event.number} {'goes on' if event.again else 'begins'}: {shown}", markup=False, soft_wrap=True
+                    f"trial {event.number} {'goes on' if event.again else 'begins'}: {shown}",
+                    markup=False,
+                    soft_wrap=True,
                 )
                 bars[event.number] = progress.add_task(f"trial {event.number}", total=1.0)
             elif isinstance(event, Trained):
-                told = {} if event.accuracy is None else {"description": f"trial {event.number}  validation {event.accuracy:.2%}"}
+                told = (
+                    {}
+                    if event.accuracy is None
+                    else {"description": f"trial {event.number}  validation {event.accuracy:.2%}"}
+                )
                 progress.update(bars[event.number], completed=event.share, **told)  # type: ignore[arg-type]
             else:
                 assert isinstance(event, Over)
@@ -173,16 +208,22 @@ def _show(console: Console, result: TuneResult, files: list[Path]) -> None:
     if failed := [trial for trial in result.trials if trial.state == "failed"]:
         for trial in failed[:SHOWN]:
             console.print(f"trial {trial.number} failed: {trial.error}", markup=False, soft_wrap=True)
-    counts = ", ".join(f"{states.count(state)} {state}" for state in ("complete", "pruned", "failed", "running") if state in states)
+    counts = ", ".join(
+        f"{states.count(state)} {state}" for state in ("complete", "pruned", "failed", "running") if state in states
+    )
     console.print(f"{len(states)} of {result.wanted} trials: {counts}", soft_wrap=True)
     for name, shares in result.importances.items():
         console.print(
-            f"what mattered for {name}: " + ", ".join(f"{key} {share:.0%}" for key, share in shares.items()), markup=False, soft_wrap=True
+            f"what mattered for {name}: " + ", ".join(f"{key} {share:.0%}" for key, share in shares.items()),
+            markup=False,
+            soft_wrap=True,
         )
     if not result.importances:
         console.print("too few complete trials to say what mattered", soft_wrap=True)
     if result.best is not None:
-        console.print(f"best configuration in {files[0]}: favorit train --config {files[0]}", markup=False, soft_wrap=True)
+        console.print(
+            f"best configuration in {files[0]}: favorit train --config {files[0]}", markup=False, soft_wrap=True
+        )
     console.print(f"also written: {', '.join(str(file) for file in files[1:])}", markup=False, soft_wrap=True)
 
 
@@ -196,7 +237,13 @@ def _table(result: TuneResult, trials: list[TrialRecord], title: str) -> Any:
     for field in fields:
         table.add_column(field, justify="right", overflow="fold")
     for trial in trials:
-        values = [OBJECTIVES[name].show(value) for name, value in zip(result.objectives, trial.values or (), strict=True)]
-        batch = [f"{trial.latency['batch']:.2f} ms / {trial.latency['images']}" if trial.latency else ""] if latency else []
-        table.add_row(str(trial.number), *values, *batch, trial.run or "", *(_value(trial.fields.get(key, "")) for key in fields))
+        values = [
+            OBJECTIVES[name].show(value) for name, value in zip(result.objectives, trial.values or (), strict=True)
+        ]
+        batch = (
+            [f"{trial.latency['batch']:.2f} ms / {trial.latency['images']}" if trial.latency else ""] if latency else []
+        )
+        table.add_row(
+            str(trial.number), *values, *batch, trial.run or "", *(_value(trial.fields.get(key, "")) for key in fields)
+        )
     return table

@@ -1,16 +1,17 @@
 """Augmentation of uint8 batches, `crop(4)|flip|rotate(5)|cutout(8)|mixup(0.2)`, without a Python loop over images.
 
-Crop, flip, rotation and cut-out never compute new pixel values: each output pixel shows one source pixel, or black, or the mean
-colour. They are therefore applied to a picture of source indices, and the pixels are gathered once at the end:
+Crop, flip, rotation and cut-out never compute new pixel values: each output pixel shows one source pixel, or black, or
+the mean colour. They are therefore applied to a picture of source indices, and the pixels are gathered once at the end:
 
     map (B,H,W) int64     0 .. HW-1 a source pixel | HW black | HW+1 the mean colour
     out[b,c,i] = [pixels, 0, mean][b, c, map[b,i]]
 
-Random numbers belong to the sample: an epoch draws a table with a row for every sample of the data set, and a batch takes
-its samples' rows. What happens to a sample does not depend on its batch, on the rank or on where a run was resumed.
+Random numbers belong to the sample: an epoch draws a table with a row for every sample of the data set, and a batch
+takes its samples' rows. What happens to a sample does not depend on its batch, on the rank or on where a run was
+resumed.
 
-Every step takes `classes`, the numbers of the classes that it changes: `flip|rotate(10, classes=(3, 5))`. It draws for all samples: an
-image of these classes is changed as by the same step for all classes, other images skip the step.
+Every step takes `classes`, the numbers of the classes that it changes: `flip|rotate(10, classes=(3, 5))`. It draws for
+all samples: an image of these classes is changed as by the same step for all classes, other images skip the step.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ from favorit.spec import NonNegativeInt, Parameter, PositiveFloat, PositiveInt, 
 
 Degrees = Annotated[float, Field(gt=0, le=180)]
 # Sorted, so that the same classes in another order are the same run.
-Classes = Annotated[tuple[NonNegativeInt, ...], Field(min_length=1), AfterValidator(lambda numbers: tuple(sorted(set(numbers))))]
+Classes = Annotated[
+    tuple[NonNegativeInt, ...], Field(min_length=1), AfterValidator(lambda numbers: tuple(sorted(set(numbers))))
+]
 
 
 class Stage(ABC):
@@ -42,7 +45,11 @@ class Stage(ABC):
 
     def changes(self, labels: Tensor) -> Tensor:
         """(B,) bool: whether this step changes an image with that label."""
-        return torch.ones_like(labels, dtype=torch.bool) if self.classes is None else torch.isin(labels, torch.tensor(self.classes))
+        return (
+            torch.ones_like(labels, dtype=torch.bool)
+            if self.classes is None
+            else torch.isin(labels, torch.tensor(self.classes))
+        )
 
     @abstractmethod
     def draw(self, samples: int, generator: torch.Generator) -> Tensor:
@@ -138,7 +145,9 @@ class Rotate(Spatial):
 
 @augmentation("cutout")
 class Cutout(Spatial):
-    """A square of `size` pixels in the mean colour, its centre anywhere, cut off at the edges (DeVries & Taylor 2017)."""
+    """A square of `size` pixels in the mean colour, its centre anywhere, cut off at the edges (DeVries & Taylor
+    2017).
+    """
 
     def __init__(self, size: PositiveInt = 8) -> None:
         self.size = size
@@ -207,7 +216,9 @@ def _beta(alpha: float, samples: int, generator: torch.Generator) -> Tensor:
 
 
 class Augment:
-    """A pipeline. `tables = augment.draw(seed, epoch, samples)` once for an epoch, then `spatial` and `mix` for each batch."""
+    """A pipeline. `tables = augment.draw(seed, epoch, samples)` once for an epoch, then `spatial` and `mix` for each
+    batch.
+    """
 
     def __init__(self, stages: Sequence[Stage]) -> None:
         self.spatial_stages = [stage for stage in stages if isinstance(stage, Spatial)]
@@ -228,7 +239,9 @@ class Augment:
     def check_classes(self, count: int) -> None:
         """An error if a step is limited to a class that is not in 0..count-1."""
         if outside := [number for number in sorted(self.classes) if number >= count]:
-            raise FavoritError(f"augmentation: classes={outside[0]} is not valid: the data have the classes 0..{count - 1}")
+            raise FavoritError(
+                f"augmentation: classes={outside[0]} is not valid: the data have the classes 0..{count - 1}"
+            )
 
     def draw(self, seed: int, epoch: int, samples: int) -> list[Tensor]:
         """The random numbers of an epoch: a table for each stage, and one that chooses between several mixings."""
@@ -237,7 +250,9 @@ class Augment:
         return [*tables, torch.rand(samples, generator=generator)]
 
     def spatial(self, images: Tensor, labels: Tensor, rows: Sequence[Tensor], mean: Tensor) -> Tensor:
-        """uint8 (B, C, H, W) and labels (B,) -> a new uint8 (B, C, H, W). `rows`: the batch's rows of each table; `mean`: uint8 (C,)."""
+        """uint8 (B, C, H, W) and labels (B,) -> a new uint8 (B, C, H, W). `rows`: the batch's rows of each table;
+        `mean`: uint8 (C,).
+        """
         if not self.spatial_stages:
             return images
         batch, channels, height, width = images.shape
@@ -251,10 +266,11 @@ class Augment:
         return source.gather(2, map.reshape(batch, 1, black).expand(-1, channels, -1)).view_as(images)
 
     def mix(self, images: Tensor, labels: Tensor, rows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """float (B + 1, C, H, W), each followed by its partner, and labels (B,) -> (B mixed images, weight (B,) of each one's own label).
+        """float (B + 1, C, H, W), each followed by its partner, and labels (B,) -> (B mixed images, weight (B,) of each
+        one's own label).
 
-        Where several mixings are written, each sample takes one of them, all equally likely. A sample stays as it is if that one is limited
-        to other classes.
+        Where several mixings are written, each sample takes one of them, all equally likely. A sample stays as it is if
+        that one is limited to other classes.
         """
         own, partners = images[:-1], images[1:]
         tables = rows[len(self.spatial_stages) : -1]

@@ -1,6 +1,7 @@
 """The data sets by name, each read into memory as uint8.
 
-digits   mnist   fashion_mnist   cifar10   cifar100   synthetic(size=32, classes=10, ...)   folder:PATH   folder('PATH', 96)
+digits   mnist   fashion_mnist   cifar10   cifar100   synthetic(size=32, classes=10, ...)   folder:PATH   folder('PATH',
+96)
 """
 
 from __future__ import annotations
@@ -41,7 +42,13 @@ class Card:
 
 
 CARDS: dict[str, Card] = {
-    "digits": Card(DIGITS, "8x8x1", "1,437 + 360", "CC BY 4.0", "Alpaydin & Kaynak, Optical Recognition of Handwritten Digits, UCI 1998"),
+    "digits": Card(
+        DIGITS,
+        "8x8x1",
+        "1,437 + 360",
+        "CC BY 4.0",
+        "Alpaydin & Kaynak, Optical Recognition of Handwritten Digits, UCI 1998",
+    ),
     "mnist": Card(
         DIGITS,
         "28x28x1",
@@ -90,7 +97,11 @@ def located(text: str) -> str:
     """The same data set by a name that holds in every working directory: a path becomes absolute."""
     spec = _spec(text)
     values = DATASETS[spec.name].resolve(spec)
-    return str(Spec(spec.name, (), {**values, "path": os.path.abspath(os.path.expanduser(values["path"]))})) if "path" in values else text
+    return (
+        str(Spec(spec.name, (), {**values, "path": os.path.abspath(os.path.expanduser(values["path"]))}))
+        if "path" in values
+        else text
+    )
 
 
 def _spec(text: str) -> Spec:
@@ -171,7 +182,9 @@ def cifar100(data_dir: DataDir = None) -> DataSet:
     Files sorted by class are the data set `cifar100-by-class`: the order of the images decides splits and batches.
     """
     found, files = fetch_named("cifar100", data_dir)
-    train, test = (cifar_images([files[f"{part}.bin"]], 100, f"cifar100 ({part})", label_bytes=2) for part in ("train", "test"))
+    train, test = (
+        cifar_images([files[f"{part}.bin"]], 100, f"cifar100 ({part})", label_bytes=2) for part in ("train", "test")
+    )
     return _with_card("cifar100", train, test, version="" if found == "cifar100" else found)
 
 

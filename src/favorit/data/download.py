@@ -20,7 +20,8 @@ class SourceError(Exception):
 
 
 def download(url: str, target: Path, verify: Callable[[Path], bool]) -> None:
-    """`url` -> `target`. What has arrived when the connection breaks stays in `target.part`; the next call goes on from there.
+    """`url` -> `target`. What has arrived when the connection breaks stays in `target.part`; the next call goes on from
+    there.
 
     A whole file that fails `verify` is deleted: `target` never holds anything else than the right content.
     """
@@ -94,7 +95,13 @@ def _bar(title: str, start: int, total: int | None) -> Iterator[Callable[[int], 
 
     say_fetching(title if total is None else f"{title}, {(total - start) / 1e6:,.1f} MB")
     console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
         task = progress.add_task(title, total=total, completed=start)
         yield lambda count: progress.advance(task, count)

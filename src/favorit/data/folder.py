@@ -1,7 +1,7 @@
 """A user's own images: PATH/class/*.png, or PATH/train, PATH/val and PATH/test with classes inside.
 
-Every image is turned upright by its EXIF tag, converted to RGB and, unless all are squares of one size already, resized whole (not cropped)
-to a square.
+Every image is turned upright by its EXIF tag, converted to RGB and, unless all are squares of one size already, resized
+whole (not cropped) to a square.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ def read_image(path: str | os.PathLike[str], size: tuple[int, int], channels: in
             upright = _eight_bits(ImageOps.exif_transpose(opened))
             if "transparency" in upright.info:
                 upright = upright.convert("RGBA")
-            image = upright.convert("RGB" if channels == 3 else "L").resize((size[1], size[0]), Image.Resampling.BILINEAR, reducing_gap=3)
+            image = upright.convert("RGB" if channels == 3 else "L").resize(
+                (size[1], size[0]), Image.Resampling.BILINEAR, reducing_gap=3
+            )
     except FileNotFoundError:
         raise FavoritError(f"{path}: there is no such file") from None
     except Exception as error:  # damaged files make PIL raise anything: struct.error, TypeError, SyntaxError, its own
@@ -47,7 +49,9 @@ def read_image(path: str | os.PathLike[str], size: tuple[int, int], channels: in
 
 
 def _eight_bits(image: Any) -> Any:
-    """16 bits scaled to 8, where PIL's own conversion would make everything above 255 white; 32 bits have no agreed range."""
+    """16 bits scaled to 8, where PIL's own conversion would make everything above 255 white; 32 bits have no agreed
+    range.
+    """
     if image.mode.startswith("I;16"):
         from PIL import Image
 
@@ -69,7 +73,9 @@ def find_images(paths: Sequence[Path]) -> list[Path]:
 
 
 def load_folder(path: str, image_size: int | None, seed: int) -> DataSet:
-    """PATH/class/*, or PATH/train with PATH/val and PATH/test beside it; without a test folder a stratified 20 % is set aside."""
+    """PATH/class/*, or PATH/train with PATH/val and PATH/test beside it; without a test folder a stratified 20 % is set
+    aside.
+    """
     root = Path(path).expanduser()
     if not path.strip():
         raise FavoritError("folder: names no folder: write folder:PATH")
@@ -82,7 +88,9 @@ def load_folder(path: str, image_size: int | None, seed: int) -> DataSet:
     classes = _class_names(whole)
     if len(classes) < 2:
         found = f"only the class {classes[0]!r}" if classes else "no images"
-        raise FavoritError(f"{whole}: {found}: expected two or more folders, one for a class, with {' '.join(EXTENSIONS)} files in each")
+        raise FavoritError(
+            f"{whole}: {found}: expected two or more folders, one for a class, with {' '.join(EXTENSIONS)} files in each"
+        )
     _refuse_empty(whole)
     image_size = image_size or _common_size(whole, classes) or SIDE
     train = _read(whole, classes, image_size)
@@ -104,7 +112,9 @@ def load_folder(path: str, image_size: int | None, seed: int) -> DataSet:
             raise FavoritError(f"folder:{path}: too few images to set some aside for testing: {error}") from None
         train, test = Images(train.images[kept], train.labels[kept]), Images(train.images[aside], train.labels[aside])
     licence = citation = "yours"
-    return make_dataset(f"folder:{path}", classes, train, test, validation=validation, licence=licence, citation=citation)
+    return make_dataset(
+        f"folder:{path}", classes, train, test, validation=validation, licence=licence, citation=citation
+    )
 
 
 def _common_size(folder: Path, classes: tuple[str, ...]) -> int | None:
@@ -128,14 +138,18 @@ def _refuse_strangers(root: Path) -> None:
     """An error for a folder of classes beside train that would otherwise be ignored."""
     for folder in sorted(root.iterdir()):
         if folder.name not in PARTS and folder.is_dir() and _class_names(folder):
-            raise FavoritError(f"{folder}: beside train there may be val and test: rename it to one of them, or move it elsewhere")
+            raise FavoritError(
+                f"{folder}: beside train there may be val and test: rename it to one of them, or move it elsewhere"
+            )
 
 
 def _refuse_empty(folder: Path) -> None:
     """An error for a class folder without images, which would otherwise be no class."""
     for name in sorted(p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith(".")):
         if not _files(folder / name):
-            raise FavoritError(f"{folder / name}: no {' '.join(EXTENSIONS)} files in this class folder: add or convert some, or remove it")
+            raise FavoritError(
+                f"{folder / name}: no {' '.join(EXTENSIONS)} files in this class folder: add or convert some, or remove it"
+            )
 
 
 def _folders(path: Path) -> list[Path]:
@@ -158,7 +172,12 @@ def _read(folder: Path, classes: tuple[str, ...], size: int) -> Images:
     strangers = set(_class_names(folder)) - set(classes)
     if strangers:
         raise FavoritError(f"{folder}: the classes {', '.join(sorted(strangers))} have no training images")
-    labelled = [(file, label) for label, name in enumerate(classes) if (folder / name).is_dir() for file in _files(folder / name)]
+    labelled = [
+        (file, label)
+        for label, name in enumerate(classes)
+        if (folder / name).is_dir()
+        for file in _files(folder / name)
+    ]
     if not labelled:
         raise FavoritError(f"{folder}: no images in its class folders")
     pixels = torch.empty((len(labelled), 3, size, size), dtype=torch.uint8)
@@ -175,5 +194,7 @@ def _read(folder: Path, classes: tuple[str, ...], size: int) -> Images:
     if bad:
         more = f" and {len(bad) - NAMED_AT_MOST} more" if len(bad) > NAMED_AT_MOST else ""
         named = f"{', '.join(bad[:NAMED_AT_MOST])}{more}"
-        raise FavoritError(f"{folder}: {len(bad)} of {len(labelled)} images cannot be read: {named}: repair or remove them")
+        raise FavoritError(
+            f"{folder}: {len(bad)} of {len(labelled)} images cannot be read: {named}: repair or remove them"
+        )
     return Images(pixels, torch.tensor([label for _, label in labelled]))

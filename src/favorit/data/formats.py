@@ -1,7 +1,8 @@
 """Readers of the published file formats, from bytes. Whatever is wrong with a file is one line that names it.
 
 idx      0 0 8 d | d big-endian uint32 sizes | uint8 values        MNIST and Fashion-MNIST, gzipped or not
-CIFAR    (label bytes | 3072 pixel bytes, channel by channel)*     binary version; in CIFAR-100 a coarse, then a fine label
+CIFAR    (label bytes | 3072 pixel bytes, channel by channel)*     binary version; in CIFAR-100 a coarse, then a fine
+label
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ def gunzip(content: bytes, where: str) -> bytes:
     try:
         return gzip.decompress(content)
     except (EOFError, OSError, zlib.error) as error:
-        raise FavoritError(f"{where}: cannot be unpacked ({error}): the file is truncated or damaged, fetch it again") from None
+        raise FavoritError(
+            f"{where}: cannot be unpacked ({error}): the file is truncated or damaged, fetch it again"
+        ) from None
 
 
 def read_idx(content: bytes, where: str) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
@@ -61,7 +64,9 @@ def cifar_images(files: Sequence[bytes], classes: int, where: str, label_bytes: 
     record = label_bytes + math.prod(CIFAR_SHAPE)
     for content in files:
         if not content or len(content) % record:
-            raise FavoritError(f"{where}: {len(content)} bytes are not whole records of {record}: truncated or damaged, fetch it again")
+            raise FavoritError(
+                f"{where}: {len(content)} bytes are not whole records of {record}: truncated or damaged, fetch it again"
+            )
     counts = [len(content) // record for content in files]
     pixels, labels = np.empty((sum(counts), *CIFAR_SHAPE), np.uint8), np.empty(sum(counts), np.int64)
     for end, count, content in zip(np.cumsum(counts), counts, files, strict=True):

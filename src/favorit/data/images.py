@@ -23,9 +23,13 @@ class Images:
 
     def __post_init__(self) -> None:
         if self.images.dtype != torch.uint8 or self.images.ndim != 4 or not self.images.is_contiguous():
-            raise FavoritError(f"images must be contiguous uint8 (N, C, H, W), not {self.images.dtype} {tuple(self.images.shape)}")
+            raise FavoritError(
+                f"images must be contiguous uint8 (N, C, H, W), not {self.images.dtype} {tuple(self.images.shape)}"
+            )
         if self.labels.dtype != torch.int64 or self.labels.shape != self.images.shape[:1]:
-            raise FavoritError(f"{len(self.images)} images need as many int64 labels, not {self.labels.dtype} {tuple(self.labels.shape)}")
+            raise FavoritError(
+                f"{len(self.images)} images need as many int64 labels, not {self.labels.dtype} {tuple(self.labels.shape)}"
+            )
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -33,7 +37,9 @@ class Images:
 
 @dataclass(frozen=True)
 class DataSet:
-    """A named set. `mean` and `std` are per channel in the 0..1 scale; `validation` is there only where its files say so."""
+    """A named set. `mean` and `std` are per channel in the 0..1 scale; `validation` is there only where its files say
+    so.
+    """
 
     name: str
     classes: tuple[str, ...]
@@ -90,11 +96,15 @@ def check_labels(labels: Tensor, classes: int, where: str) -> None:
     bad = ((labels < 0) | (labels >= classes)).nonzero()
     if len(bad):
         first = int(bad[0])
-        raise FavoritError(f"{where}: image {first} has the label {int(labels[first])}, outside 0..{classes - 1}: the file is damaged")
+        raise FavoritError(
+            f"{where}: image {first} has the label {int(labels[first])}, outside 0..{classes - 1}: the file is damaged"
+        )
 
 
 def channel_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of each channel over all pixels, in the 0..1 scale; a channel that hardly varies gets std 1."""
+    """Mean and standard deviation of each channel over all pixels, in the 0..1 scale; a channel that hardly varies gets
+    std 1.
+    """
     channels = images.shape[1]
     total, squares = torch.zeros(channels, dtype=torch.float64), torch.zeros(channels, dtype=torch.float64)
     for chunk in images.split(max(1, VALUES_AT_ONCE // images[0].numel())):
@@ -109,8 +119,9 @@ def channel_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, 
 
 
 def content_digest(classes: Sequence[str], parts: Sequence[Images], version: str = "") -> str:
-    """sha256 over the class names, the version and, for each part, shape, pixels and labels: equal content, equal digest, wherever it
-    lies."""
+    """sha256 over the class names, the version and, for each part, shape, pixels and labels: equal content, equal
+    digest, wherever it lies.
+    """
     digest = hashlib.sha256("\n".join(classes).encode())
     if version:
         digest.update(f"\0{version}".encode())

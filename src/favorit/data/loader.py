@@ -1,5 +1,6 @@
-"""Batches from a data set in memory. Epoch e visits the samples in the order of one permutation, a function of (seed, e) alone:
-a run resumed at batch b of the epoch, or another number of processes, sees the same batches."""
+"""Batches from a data set in memory. Epoch e visits the samples in the order of one permutation, a function of (seed,
+e) alone: a run resumed at batch b of the epoch, or another number of processes, sees the same batches.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +22,9 @@ from favorit.errors import FavoritError
 class Batch:
     """`images` float32 (B, C, H, W), normalised; `targets` int64 (B,), or float32 (B, classes) where labels are mixed.
 
-    `indices` are the samples' positions in the data set; `total` counts the rows over all ranks. A loss summed over the rows
-    and divided by total / world has the gradient of one process after averaging, even where the ranks' rows differ in number.
+    `indices` are the samples' positions in the data set; `total` counts the rows over all ranks. A loss summed over the
+    rows and divided by total / world has the gradient of one process after averaging, even where the ranks' rows differ
+    in number.
     """
 
     images: Tensor
@@ -32,8 +34,9 @@ class Batch:
 
 
 class Loader:
-    """Batches of `images` at the positions `indices`. With `world` ranks each takes its contiguous share of every batch,
-    equal in all full batches. `classes` is the width of mixed targets; the greatest label + 1 without it."""
+    """Batches of `images` at the positions `indices`. With `world` ranks each takes its contiguous share of every
+    batch, equal in all full batches. `classes` is the width of mixed targets; the greatest label + 1 without it.
+    """
 
     def __init__(
         self,
@@ -50,7 +53,13 @@ class Loader:
         rank: int = 0,
         world: int = 1,
     ) -> None:
-        self.images, self.batch_size, self.seed, self.shuffle, self.drop_last = images, batch_size, seed, shuffle, drop_last
+        self.images, self.batch_size, self.seed, self.shuffle, self.drop_last = (
+            images,
+            batch_size,
+            seed,
+            shuffle,
+            drop_last,
+        )
         self.indices = torch.arange(len(images)) if indices is None else indices
         self.preprocess, self.augment, self.rank, self.world = preprocess, augment, rank, world
         if batch_size < 1 or batch_size % world:

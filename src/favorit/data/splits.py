@@ -24,7 +24,8 @@ def split(
     fold: int | None = None,
     subset: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """(train, validation) positions in `labels`, each int64 and ascending; together they are the whole (or the subset) exactly.
+    """(train, validation) positions in `labels`, each int64 and ascending; together they are the whole (or the subset)
+    exactly.
 
     `validation` is a fraction below 1 or a count, 0 for none. `folds` with `fold` in 0..folds-1 takes that part of a
     stratified partition instead. `subset` images are chosen first, in the proportions of the classes.
@@ -58,7 +59,9 @@ def _subset(labels: Positions, size: int, seed: int) -> Positions:
 def _count(validation: float | int, total: int) -> int:
     """The number of validation images that a fraction or a count stands for."""
     if isinstance(validation, bool) or not isinstance(validation, (int, float)) or not 0 <= validation < total:
-        raise FavoritError(f"validation={validation}: a fraction below 1, or a count below the {total} images there are")
+        raise FavoritError(
+            f"validation={validation}: a fraction below 1, or a count below the {total} images there are"
+        )
     if isinstance(validation, float) and validation >= 1:
         raise FavoritError(f"validation={validation}: a fraction is below 1; for a count write {round(validation)}")
     if isinstance(validation, int):
@@ -69,7 +72,9 @@ def _count(validation: float | int, total: int) -> int:
     return count
 
 
-def _divide(labels: Positions, positions: Positions, aside: int, seed: int, purpose: str) -> tuple[Positions, Positions]:
+def _divide(
+    labels: Positions, positions: Positions, aside: int, seed: int, purpose: str
+) -> tuple[Positions, Positions]:
     """(kept, set aside), stratified; `aside` images are set aside."""
     if aside == 0:
         return positions, positions[:0]
@@ -80,14 +85,20 @@ def _divide(labels: Positions, positions: Positions, aside: int, seed: int, purp
         raise FavoritError(f"{purpose}: a class with one image cannot be split; add images or leave the class out")
     rest = len(positions) - aside
     if min(aside, rest) < len(counts):
-        few = f"{aside} of {len(positions)} images" if aside <= rest else f"the {rest} of {len(positions)} images that are left"
+        few = (
+            f"{aside} of {len(positions)} images"
+            if aside <= rest
+            else f"the {rest} of {len(positions)} images that are left"
+        )
         raise FavoritError(f"{purpose}: {few} cannot hold each of {len(counts)} classes")
     state = seeds.derive(seed, "split", purpose) % 2**32
     kept, held = train_test_split(positions, test_size=aside, random_state=state, stratify=labels[positions])
     return np.sort(kept), np.sort(held)
 
 
-def _fold(labels: Positions, positions: Positions, seed: int, folds: int | None, fold: int | None) -> tuple[Positions, Positions]:
+def _fold(
+    labels: Positions, positions: Positions, seed: int, folds: int | None, fold: int | None
+) -> tuple[Positions, Positions]:
     """(the other folds, fold number `fold`) of a stratified partition."""
     if folds is None or fold is None:
         raise FavoritError(f"folds={folds}, fold={fold}: give both, the number of folds and the one to validate on")
@@ -97,7 +108,9 @@ def _fold(labels: Positions, positions: Positions, seed: int, folds: int | None,
 
     _, counts = np.unique(labels[positions], return_counts=True)
     if counts.min() < folds:
-        raise FavoritError(f"folds={folds}: the smallest class has {counts.min()} images; each fold needs one of every class")
+        raise FavoritError(
+            f"folds={folds}: the smallest class has {counts.min()} images; each fold needs one of every class"
+        )
     splitter = StratifiedKFold(folds, shuffle=True, random_state=seeds.derive(seed, "split", "folds") % 2**32)
     train, held = list(splitter.split(positions, labels[positions]))[fold]
     return positions[train], positions[held]

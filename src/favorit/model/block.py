@@ -32,7 +32,9 @@ WIRINGS = {
 
 
 class DropPath(nn.Module):
-    """Stochastic depth: the whole branch of an image is left out with probability p, and scaled by 1/(1-p) otherwise."""
+    """Stochastic depth: the whole branch of an image is left out with probability p, and scaled by 1/(1-p)
+    otherwise.
+    """
 
     def __init__(self, p: float) -> None:
         super().__init__()
@@ -76,7 +78,9 @@ class FeedForward(nn.Sequential):
 class Block(nn.Module):
     """Residual attention, then a residual feed-forward network unless `mlp_dim` is 0."""
 
-    def __init__(self, attention: Attention, dim: int, mlp_dim: int, norm: str, act: Activation, dropout: float, drop_path: float) -> None:
+    def __init__(
+        self, attention: Attention, dim: int, mlp_dim: int, norm: str, act: Activation, dropout: float, drop_path: float
+    ) -> None:
         super().__init__()
         self.attention = Residual(attention, dim, norm, dropout, drop_path)
         self.feed_forward: Residual | None = None

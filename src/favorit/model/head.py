@@ -74,7 +74,9 @@ class SequencePool(Head):
 
 @HEADS.register("mlp", rest="widths")
 class Mlp(Head):
-    """Dense layers with GELU and dropout on the flattened tokens: `mlp(2048, 1024)`. Its size is that of one image size."""
+    """Dense layers with GELU and dropout on the flattened tokens: `mlp(2048, 1024)`. Its size is that of one image
+    size.
+    """
 
     def __init__(
         self,
@@ -93,5 +95,7 @@ class Mlp(Head):
 
     def forward(self, x: Tensor) -> Tensor:
         if x.shape[1] != self.tokens:
-            raise FavoritError(f"head mlp was built for {self.tokens} tokens and got {x.shape[1]}: build the model for this image_size")
+            raise FavoritError(
+                f"head mlp was built for {self.tokens} tokens and got {x.shape[1]}: build the model for this image_size"
+            )
         return self.layers(x)

@@ -14,7 +14,8 @@ from favorit.spec import Spec, parse_pattern
 
 STANDARD = Spec("softmax")
 
-# Half of an odd depth is rounded down, as in the report that named these layouts: its first half is the first floor(depth / 2) layers.
+# Half of an odd depth is rounded down, as in the report that named these layouts: its first half is the first
+# floor(depth / 2) layers.
 LAYOUTS: dict[str, Callable[[Spec, int], list[Spec]]] = {
     "all_standard": lambda performer, depth: [STANDARD] * depth,
     "all_performer": lambda performer, depth: [performer] * depth,

@@ -1,4 +1,6 @@
-"""Models without values: what is wrong with a configuration shows in shapes alone, and millions of parameters cost nothing."""
+"""Models without values: what is wrong with a configuration shows in shapes alone, and millions of parameters cost
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,14 @@ from favorit.errors import FavoritError
 from favorit.model.vit import ViT, create_model
 
 # Of nn.init those that ask a mode before they draw: what they call themselves is hidden from it.
-_FILLS = (Tensor.normal_, Tensor.uniform_, nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_, nn.init.trunc_normal_)
+_FILLS = (
+    Tensor.normal_,
+    Tensor.uniform_,
+    nn.init.normal_,
+    nn.init.uniform_,
+    nn.init.kaiming_uniform_,
+    nn.init.trunc_normal_,
+)
 
 
 def outline(config: ModelConfig) -> ViT:
@@ -32,7 +41,9 @@ def check_room(config: ModelConfig) -> None:
         model = outline(config)
     except FavoritError:
         raise
-    except Exception:  # a component of the user's that looks at values while it is built: whether it fits shows when it is
+    except (
+        Exception
+    ):  # a component of the user's that looks at values while it is built: whether it fits shows when it is
         return
     free, needed = measure.free_memory(), sum(tensor.nbytes for tensor in model.state_dict().values())
     if free is not None and needed > free:
@@ -43,10 +54,16 @@ def check_room(config: ModelConfig) -> None:
 
 
 class _Undrawn(TorchFunctionMode):
-    """No random numbers are drawn: where there is nothing to fill, torch takes ten times as long as for numbers, and loads its compiler."""
+    """No random numbers are drawn: where there is nothing to fill, torch takes ten times as long as for numbers, and
+    loads its compiler.
+    """
 
     def __torch_function__(
-        self, function: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+        self,
+        function: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         if function in _FILLS:
             return args[0] if args else (kwargs or {})["tensor"]

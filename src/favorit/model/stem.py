@@ -19,7 +19,9 @@ from favorit.model.activation import Activation, activation
 from favorit.spec import PositiveInt, Probability, Registry
 
 Channels = Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
-PatchSize = Annotated[tuple[PositiveInt, PositiveInt], BeforeValidator(lambda size: (size, size) if isinstance(size, int) else size)]
+PatchSize = Annotated[
+    tuple[PositiveInt, PositiveInt], BeforeValidator(lambda size: (size, size) if isinstance(size, int) else size)
+]
 
 
 class Stem(nn.Module, ABC):
@@ -66,21 +68,28 @@ class Patch(Stem):
 
 @STEMS.register("values")
 class Values(Stem):
-    """A token for each channel value: w_k x + b_k + table[row, column], so that the channels of a pixel share its position.
+    """A token for each channel value: w_k x + b_k + table[row, column], so that the channels of a pixel share its
+    position.
 
-    The table is the position: build the model with position=none. The grid is (K rows, columns), the channels one below the other.
+    The table is the position: build the model with position=none. The grid is (K rows, columns), the channels one below
+    the other.
     """
 
     def __init__(self, image_channels: int, dim: int, image_size: Grid) -> None:
         super().__init__()
         self.channels, self.image_size = image_channels, image_size
-        self.weight, self.bias = nn.Parameter(torch.randn(image_channels, 1, dim)), nn.Parameter(torch.zeros(image_channels, 1, dim))
+        self.weight, self.bias = (
+            nn.Parameter(torch.randn(image_channels, 1, dim)),
+            nn.Parameter(torch.zeros(image_channels, 1, dim)),
+        )
         self.table = nn.Parameter(torch.empty(math.prod(image_size), dim))
         nn.init.trunc_normal_(self.table, std=0.02)
 
     def grid(self, image_size: Grid) -> Grid:
         if image_size != self.image_size:
-            raise FavoritError(f"stem: values was built for images of {self.image_size}, not {image_size}: build the model for that size")
+            raise FavoritError(
+                f"stem: values was built for images of {self.image_size}, not {image_size}: build the model for that size"
+            )
         return self.channels * image_size[0], image_size[1]
 
     def embed(self, images: Tensor) -> Tensor:
@@ -89,10 +98,12 @@ class Values(Stem):
 
 @STEMS.register("conv")
 class Conv(Stem):
-    """3x3 convolutions with batch norm and activation, then 2x2 max pooling (after the last, or after each); the grid stays as tokens.
+    """3x3 convolutions with batch norm and activation, then 2x2 max pooling (after the last, or after each); the grid
+    stays as tokens.
 
-    With `tokens=1` everything is flattened into a single token through a fully connected layer of `width` (the model's dim by default) with
-    activation and dropout, as one reproduced system has it: attention then has nothing to attend to.
+    With `tokens=1` everything is flattened into a single token through a fully connected layer of `width` (the model's
+    dim by default) with activation and dropout, as one reproduced system has it: attention then has nothing to attend
+    to.
     """
 
     def __init__(
@@ -122,7 +133,10 @@ class Conv(Stem):
             hidden = width or dim
             last = nn.Identity() if hidden == dim else nn.Linear(hidden, dim)
             self.projection = nn.Sequential(
-                nn.Linear(channels[-1] * math.prod(self.feature_map), hidden), activation(act), nn.Dropout(dropout), last
+                nn.Linear(channels[-1] * math.prod(self.feature_map), hidden),
+                activation(act),
+                nn.Dropout(dropout),
+                last,
             )
         elif width is not None:
             raise FavoritError(
@@ -175,10 +189,17 @@ class Residual(nn.Module):
 
 @STEMS.register("resnet")
 class ResNet(Stem):
-    """A small residual network: stages of `blocks` residual blocks, each stage halving the image; the grid stays as tokens."""
+    """A small residual network: stages of `blocks` residual blocks, each stage halving the image; the grid stays as
+    tokens.
+    """
 
     def __init__(
-        self, image_channels: int, dim: int, channels: Channels = (64, 128), blocks: PositiveInt = 1, act: Activation = "relu"
+        self,
+        image_channels: int,
+        dim: int,
+        channels: Channels = (64, 128),
+        blocks: PositiveInt = 1,
+        act: Activation = "relu",
     ) -> None:
         super().__init__()
         self.halvings = len(channels)
@@ -188,7 +209,10 @@ class ResNet(Stem):
             activation(act),
         ]
         for before, after in zip((channels[0], *channels), channels, strict=False):
-            layers += [Residual(before if first else after, after, 2 if first else 1, act) for first in [True] + [False] * (blocks - 1)]
+            layers += [
+                Residual(before if first else after, after, 2 if first else 1, act)
+                for first in [True] + [False] * (blocks - 1)
+            ]
         self.layers = nn.Sequential(*layers)
         self.projection = nn.Linear(channels[-1], dim)
 

@@ -24,8 +24,8 @@ SILENT = (nn.Dropout, nn.Identity, DropPath)
 class Row:
     """One part of a model. The shape is without the batch; FLOPs are those of one image.
 
-    `trainable` counts the parameters that training changes. `parts` are the modules it consists of, in the order of their calls, where
-    there are several: norms, projections, the mixer. Their parameters and FLOPs add up to its own.
+    `trainable` counts the parameters that training changes. `parts` are the modules it consists of, in the order of
+    their calls, where there are several: norms, projections, the mixer. Their parameters and FLOPs add up to its own.
     """
 
     layer: str
@@ -40,8 +40,8 @@ class Row:
 def summarise(model: ViT) -> list[Row]:
     """The parts of a model in the order an image passes them; parameters add up to the model's.
 
-    The FLOPs of a mixer are those of its attention layer without the projections that are called. In a last block whose head reads the
-    class token, keys and values may be projected by the mixer itself.
+    The FLOPs of a mixer are those of its attention layer without the projections that are called. In a last block whose
+    head reads the class token, keys and values may be projected by the mixer itself.
     """
     image = next(model.parameters()).new_zeros(1, model.config.channels, *model.config.image_size)
     training = model.training
@@ -128,7 +128,9 @@ def _leaves(module: nn.Module, path: str) -> Iterator[tuple[str, nn.Module]]:
 
 
 def _call(path: str, module: nn.Module) -> str:
-    """The module whose output has its shape: a position has no call of its own and acts on q and k after their norms."""
+    """The module whose output has its shape: a position has no call of its own and acts on q and k after their
+    norms.
+    """
     return f"{path.rpartition('.')[0]}.norm_k" if isinstance(module, Position) else path
 
 

@@ -29,26 +29,41 @@ from favorit.position import Absolute, Relative, build_position
 class ViT(nn.Module):
     """Images (B,K,rows,columns) -> logits (B,classes): stem, class token, absolute position, blocks, head.
 
-    `config` is what it was built from. Images of another size pass where stem, mixers and head allow it; `resized` makes that permanent.
+    `config` is what it was built from. Images of another size pass where stem, mixers and head allow it; `resized`
+    makes that permanent.
     """
 
     def __init__(self, config: ModelConfig, seed: int) -> None:
         super().__init__()
         self.config = config
         mixers = layers(config.layout, config.performer, config.depth)
-        self.stem = STEMS.build(config.stem, image_channels=config.channels, dim=config.dim, image_size=config.image_size)
+        self.stem = STEMS.build(
+            config.stem, image_channels=config.channels, dim=config.dim, image_size=config.image_size
+        )
         grid = self.stem.grid(config.image_size)
         tokens = grid[0] * grid[1]
-        self.head = HEADS.build(config.head, dim=config.dim, classes=config.classes, tokens=tokens, dropout=config.dropout)
+        self.head = HEADS.build(
+            config.head, dim=config.dim, classes=config.classes, tokens=tokens, dropout=config.dropout
+        )
         prefix = self.head.prefix
         self.class_token = nn.Parameter(torch.empty(prefix, config.dim)) if prefix else None
         head_dim = config.head_dim or config.dim // config.heads
-        place: dict[str, Any] = dict(dim=config.dim, heads=config.heads, head_dim=head_dim, grid=grid, prefix=prefix, seed=seed)
+        place: dict[str, Any] = dict(
+            dim=config.dim, heads=config.heads, head_dim=head_dim, grid=grid, prefix=prefix, seed=seed
+        )
         self.position = build_position(config.position, **place, only=Absolute)
         self.dropout = nn.Dropout(config.emb_dropout)
         self.blocks = nn.ModuleList()
         for layer, spec in enumerate(mixers):
-            mixer = build_mixer(spec, heads=config.heads, head_dim=head_dim, tokens=prefix + tokens, prefix=prefix, layer=layer, seed=seed)
+            mixer = build_mixer(
+                spec,
+                heads=config.heads,
+                head_dim=head_dim,
+                tokens=prefix + tokens,
+                prefix=prefix,
+                layer=layer,
+                seed=seed,
+            )
             attention = Attention(
                 config.dim,
                 config.heads,
@@ -63,7 +78,9 @@ class ViT(nn.Module):
             )
             # Stochastic depth grows from 0 in the first layer to its full rate in the last.
             drop_path = config.drop_path * layer / max(config.depth - 1, 1)
-            self.blocks.append(Block(attention, config.dim, config.mlp_dim, config.norm, config.act, config.dropout, drop_path))
+            self.blocks.append(
+                Block(attention, config.dim, config.mlp_dim, config.norm, config.act, config.dropout, drop_path)
+            )
         self.tokens = prefix + tokens
         if self.tokens == 1:
             warnings.warn(
@@ -78,7 +95,9 @@ class ViT(nn.Module):
     def features(self, images: Tensor, reads: int | None = None) -> Tensor:
         """(B, prefix + N, C): the tokens after the last block, or the first `reads` of them."""
         if images.ndim != 4 or images.shape[1] != self.config.channels:
-            raise FavoritError(f"images of shape {tuple(images.shape)} came, but the model takes (B, {self.config.channels}, H, W)")
+            raise FavoritError(
+                f"images of shape {tuple(images.shape)} came, but the model takes (B, {self.config.channels}, H, W)"
+            )
         x, grid = self.stem(images)
         prefix = self.head.prefix
         if self.class_token is not None:
@@ -112,7 +131,10 @@ class ViT(nn.Module):
     def paths(self, batch: int) -> list[str]:
         """The way a training batch of this size takes through the mixer of each layer."""
         *others, last = [module for module in self.modules() if isinstance(module, Attention)]
-        return [*(layer.explain(batch, self.tokens) for layer in others), last.explain(batch, self.tokens, self.head.reads)]
+        return [
+            *(layer.explain(batch, self.tokens) for layer in others),
+            last.explain(batch, self.tokens, self.head.reads),
+        ]
 
     def redraw(self, index: int) -> None:
         """Draws the random features of all layers anew; does nothing in evaluation mode."""
@@ -121,7 +143,11 @@ class ViT(nn.Module):
 
     def scalars(self) -> dict[str, float]:
         """The learned numbers of all kernels: `blocks.0.a` is the mixture parameter of the first layer."""
-        return {f"blocks.{layer}.{name}": value for layer, kernel in self.kernels() for name, value in kernel.scalars().items()}
+        return {
+            f"blocks.{layer}.{name}": value
+            for layer, kernel in self.kernels()
+            for name, value in kernel.scalars().items()
+        }
 
 
 def initialise(model: nn.Module) -> None:
@@ -152,9 +178,11 @@ def initialise(model: nn.Module) -> None:
 
 
 def create_model(preset_or_config: str | ModelConfig, *, seed: int | None = None, **overrides: Any) -> ViT:
-    """The model of a preset or configuration, with some fields changed: `create_model("hybrid", layout="performer_first")`.
+    """The model of a preset or configuration, with some fields changed: `create_model("hybrid",
+    layout="performer_first")`.
 
-    The same seed gives the same model; without one it comes from torch's global generator, so that `torch.manual_seed` governs it.
+    The same seed gives the same model; without one it comes from torch's global generator, so that `torch.manual_seed`
+    governs it.
     """
     config = preset(preset_or_config) if isinstance(preset_or_config, str) else preset_or_config
     if not isinstance(config, ModelConfig):

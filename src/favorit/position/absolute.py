@@ -52,7 +52,8 @@ class LearnedTable(Absolute):
 
 @POSITIONS.register("sincos2d")
 class SinCos2d(Absolute):
-    """x_n <- x_n + [sin, cos](column w), [sin, cos](row w), w_i = base^(-i / (C/4 - 1)), C/4 frequencies; no parameters.
+    """x_n <- x_n + [sin, cos](column w), [sin, cos](row w), w_i = base^(-i / (C/4 - 1)), C/4 frequencies; no
+    parameters.
 
     The prefix tokens get nothing.
     """
@@ -60,7 +61,9 @@ class SinCos2d(Absolute):
     def __init__(self, dim: int, base: PositiveFloat = 10_000.0) -> None:
         super().__init__()
         if dim % 4:
-            raise FavoritError(f"sincos2d: dim={dim} is not valid: sines and cosines of two axes need a dim divisible by 4")
+            raise FavoritError(
+                f"sincos2d: dim={dim} is not valid: sines and cosines of two axes need a dim divisible by 4"
+            )
         self.base = base
 
     def tokens(self, x: Tensor, grid: Grid, prefix: int) -> Tensor:

@@ -14,7 +14,9 @@ from favorit.spec import Registry, parse_sum
 
 
 class Position(nn.Module):
-    """Identity. `tokens` is where absolute encodings act, `qk` where rotations and gates do; prefix tokens have no place in the grid."""
+    """Identity. `tokens` is where absolute encodings act, `qk` where rotations and gates do; prefix tokens have no
+    place in the grid.
+    """
 
     def tokens(self, x: Tensor, grid: Grid, prefix: int) -> Tensor:
         """(B,N,C) -> (B,N,C), once, before the first layer."""
@@ -36,9 +38,12 @@ class Relative(Position):
     """Abstract: a position that acts on queries and keys; a model has one for each layer."""
 
 
-POSITIONS: Registry[Position] = Registry("position", context=("dim", "heads", "head_dim", "grid", "prefix", "layer", "seed"))
+POSITIONS: Registry[Position] = Registry(
+    "position", context=("dim", "heads", "head_dim", "grid", "prefix", "layer", "seed")
+)
 
-# The table size of a learned position whose grid is not known when it is built; it is interpolated to the grid it meets.
+# The table size of a learned position whose grid is not known when it is built; it is interpolated to the grid it
+# meets.
 DEFAULT_GRID: Grid = (16, 16)
 
 
@@ -92,6 +97,8 @@ def build_position(
     only: type[Position] = Position,
 ) -> Position:
     """The position that a sum of specs names, restricted to its absolute or relative parts where `only` says so."""
-    context = dict(dim=dim, heads=heads, head_dim=head_dim, grid=grid or DEFAULT_GRID, prefix=prefix, layer=layer, seed=seed)
+    context = dict(
+        dim=dim, heads=heads, head_dim=head_dim, grid=grid or DEFAULT_GRID, prefix=prefix, layer=layer, seed=seed
+    )
     parts = [POSITIONS.build(spec, **context) for spec in parse_sum(text)]
     return Sum([part for part in parts if isinstance(part, only)])

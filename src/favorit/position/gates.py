@@ -40,7 +40,9 @@ def _apply(x: Tensor, gate: Tensor, prefix: int) -> Tensor:
 
 @POSITIONS.register("irpe_gate")
 class IrpeGate(Gate):
-    """scale[i, j] = row[i] + column[j], learned embeddings per head; interpolated along each axis to the grid it meets."""
+    """scale[i, j] = row[i] + column[j], learned embeddings per head; interpolated along each axis to the grid it
+    meets.
+    """
 
     def __init__(self, heads: int, head_dim: int, grid: Grid) -> None:
         super().__init__()
@@ -48,7 +50,10 @@ class IrpeGate(Gate):
 
     def scales(self, grid: Grid) -> Tensor:
         places = coordinates(grid, self.axes[0].device)
-        along = [_at(table, length)[..., places[:, axis]] for axis, (table, length) in enumerate(zip(self.axes, grid, strict=True))]
+        along = [
+            _at(table, length)[..., places[:, axis]]
+            for axis, (table, length) in enumerate(zip(self.axes, grid, strict=True))
+        ]
         return torch.stack(along).sum(0).mT
 
     def resize(self, grid: Grid) -> None:
@@ -67,7 +72,9 @@ class StringGate(Gate):
     Places run from 0 to 1 along each axis, so that the gate means the same at another resolution.
     """
 
-    def __init__(self, heads: int, head_dim: int, grid: Grid, layer: int, seed: int, features: PositiveInt = 16) -> None:
+    def __init__(
+        self, heads: int, head_dim: int, grid: Grid, layer: int, seed: int, features: PositiveInt = 16
+    ) -> None:
         super().__init__()
         source = seeds.generator(seed, "string_gate", layer)
         self.frequencies = nn.Parameter(nn.init.normal_(torch.empty(features, len(grid)), std=2.0, generator=source))

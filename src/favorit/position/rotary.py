@@ -18,14 +18,17 @@ from favorit.spec import PositiveFloat
 class Rope2d(Relative):
     """Pairs of features rotate by row w_i (first half of D) and column w_i (second half), w_i = base^(-i / (D/4)).
 
-    <q_m, k_n> then depends on the offset m - n only: exactly for softmax attention and in expectation for favor. For other kernels the
-    features of a rotated vector do not depend on the offset alone. `base` 100 fits grids of tens of tokens.
+    <q_m, k_n> then depends on the offset m - n only: exactly for softmax attention and in expectation for favor. For
+    other kernels the features of a rotated vector do not depend on the offset alone. `base` 100 fits grids of tens of
+    tokens.
     """
 
     def __init__(self, head_dim: int, base: PositiveFloat = 100.0) -> None:
         super().__init__()
         if head_dim % 4:
-            raise FavoritError(f"rope2d: head_dim={head_dim} is not valid: two axes of rotated pairs need a width divisible by 4")
+            raise FavoritError(
+                f"rope2d: head_dim={head_dim} is not valid: two axes of rotated pairs need a width divisible by 4"
+            )
         self.base = base
 
     def qk(self, q: Tensor, k: Tensor, grid: Grid, prefix: int) -> tuple[Tensor, Tensor]:

@@ -65,7 +65,9 @@ class Reference:
 
 @dataclass(frozen=True)
 class Table:
-    """`rows` by column: numbers as float, empty cells as None. `flags` are those of the table, without those of single rows."""
+    """`rows` by column: numbers as float, empty cells as None. `flags` are those of the table, without those of single
+    rows.
+    """
 
     name: str
     rows: tuple[Row, ...]
@@ -84,7 +86,9 @@ class Table:
             flags = [rule.text for rule in about.flags if rule.holds(row, quantity.columns)]
             place = next(rule.text for rule in about.places if rule.holds(row, quantity.columns))
             note = str(row.get("note") or "")
-            found.append(Reference(self.name, number, quantity, value, self.hardware, (*flags, *own), place, self.source, note))
+            found.append(
+                Reference(self.name, number, quantity, value, self.hardware, (*flags, *own), place, self.source, note)
+            )
         return found
 
     def _scores(self, about: About, number: int) -> list[Quantity]:
@@ -108,7 +112,9 @@ class Table:
             return float(ends[1]), float(ends[2])
         if low := re.fullmatch(r">([\d.]+)", str(cell)):
             return float(low[1]), math.inf
-        raise FavoritError(f"published table {self.name}, row {number}: {column}={cell!r} is no number: write 12.5, 50-60 or >50")
+        raise FavoritError(
+            f"published table {self.name}, row {number}: {column}={cell!r} is no number: write 12.5, 50-60 or >50"
+        )
 
 
 @cache
@@ -129,7 +135,9 @@ def parse(name: str, text: str) -> Table:
     seen: dict[tuple[str | float | None, ...], int] = {}
     for number, cells in enumerate(lines, 1):
         if len(cells) != len(columns):
-            raise FavoritError(f"published table {name}, row {number}: {len(cells)} cells, where there are {len(columns)} columns")
+            raise FavoritError(
+                f"published table {name}, row {number}: {len(cells)} cells, where there are {len(columns)} columns"
+            )
         row = dict(zip(columns, map(_cell, cells), strict=True))
         key = tuple(row[column] for column in about.key)
         if (first := seen.setdefault(key, number)) != number:

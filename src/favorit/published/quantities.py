@@ -1,7 +1,8 @@
 """What a published number is, and the same number of a run of ours.
 
-`ours` of a quantity is a pure function of a run's result (result.json) and of its epochs (the records of epochs.jsonl). It is None where
-the run did not record what it needs: older results lack some keys, and only watched runs have test accuracies for each epoch.
+`ours` of a quantity is a pure function of a run's result (result.json) and of its epochs (the records of epochs.jsonl).
+It is None where the run did not record what it needs: older results lack some keys, and only watched runs have test
+accuracies for each epoch.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ CONVERGED = 0.01  # one point of accuracy
 
 @dataclass(frozen=True)
 class Quantity:
-    """A number of a published row: its name, its unit, and the columns that hold it: one, or those of its low and its high end.
+    """A number of a published row: its name, its unit, and the columns that hold it: one, or those of its low and its
+    high end.
 
-    `is_headline` marks the accuracy that short tables show; `is_time` what depends on the hardware; `is_of_budget` what depends on the
-    number of images and epochs, so that a run of a reduced study has no such number.
+    `is_headline` marks the accuracy that short tables show; `is_time` what depends on the hardware; `is_of_budget` what
+    depends on the number of images and epochs, so that a run of a reduced study has no such number.
     """
 
     name: str
@@ -63,14 +65,17 @@ def initial_accuracy(result: Result, epochs: Epochs) -> float | None:
 
 
 def convergence_epochs(result: Result, epochs: Epochs) -> float | None:
-    """The first epoch, counted from 1, whose test accuracy is within one point of the last epoch's; None unless the run is watched.
+    """The first epoch, counted from 1, whose test accuracy is within one point of the last epoch's; None unless the run
+    is watched.
 
     The report says "stabilises" and gives no rule: this one is ours.
     """
     accuracies = _test_accuracies(epochs)
     if not accuracies:
         return None
-    return float(next(number for number, accuracy in enumerate(accuracies, 1) if abs(accuracy - accuracies[-1]) <= CONVERGED))
+    return float(
+        next(number for number, accuracy in enumerate(accuracies, 1) if abs(accuracy - accuracies[-1]) <= CONVERGED)
+    )
 
 
 def _test_accuracies(epochs: Epochs) -> list[float]:
@@ -100,7 +105,9 @@ def batch_milliseconds(batch: int) -> Ours:
     """Mean inference time of a batch of that size; None for a run that was timed at another size."""
 
     def ours(result: Result, epochs: Epochs) -> float | None:
-        return at("inference_seconds_per_batch.0", 1e3)(result, epochs) if result.get("inference_batch") == batch else None
+        return (
+            at("inference_seconds_per_batch.0", 1e3)(result, epochs) if result.get("inference_batch") == batch else None
+        )
 
     return ours
 
@@ -124,7 +131,9 @@ def headline(name: str, *columns: str) -> Quantity:
 
 
 def epoch_seconds(*columns: str) -> Quantity:
-    return Quantity("training time per epoch", "s", columns, at("train_seconds_per_epoch"), is_time=True, is_of_budget=True)
+    return Quantity(
+        "training time per epoch", "s", columns, at("train_seconds_per_epoch"), is_time=True, is_of_budget=True
+    )
 
 
 def inference_seconds(*columns: str) -> Quantity:

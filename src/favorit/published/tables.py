@@ -1,4 +1,6 @@
-"""What each published table is: its report, place, hardware, flags, key and quantities. The numbers are in the CSV files."""
+"""What each published table is: its report, place, hardware, flags, key and quantities. The numbers are in the CSV
+files.
+"""
 
 from __future__ import annotations
 
@@ -48,14 +50,17 @@ class Rule:
     where: Mapping[str, str] = field(default_factory=dict)
 
     def holds(self, row: Mapping[str, object], columns: tuple[str, ...]) -> bool:
-        return (not self.columns or columns[0] in self.columns) and all(row[name] == value for name, value in self.where.items())
+        return (not self.columns or columns[0] in self.columns) and all(
+            row[name] == value for name, value in self.where.items()
+        )
 
 
 @dataclass(frozen=True)
 class About:
     """`source` is authors, title and date; the first of `places` that holds is where a number stands in the report.
 
-    No two rows have the same values in the columns of `key`. `scores` are columns that hold a score of the class that the row names.
+    No two rows have the same values in the columns of `key`. `scores` are columns that hold a score of the class that
+    the row names.
     """
 
     source: str
@@ -68,7 +73,9 @@ class About:
 
 
 VARIANTS = "Ding, Wang, Yang, Qin, Hao: Problem 1: Vision Transformers"
-KERNELS = "Clepper et al.: Optimizing Image Classification on CIFAR-10 with Transformer Architectures (Columbia, Fall 2024)"
+KERNELS = (
+    "Clepper et al.: Optimizing Image Classification on CIFAR-10 with Transformer Architectures (Columbia, Fall 2024)"
+)
 HYBRIDS = "Bennouna, Yang, Shao, Souaid: Hybrid Transformer Models with Performer and Regular Attention (December 2025)"
 LINEAR = "Sun, Shah: Testing linear-attention Transformers"
 POSITIONS = "Guoji: Improving efficient Vision Transformers with RPEs"
@@ -127,7 +134,11 @@ ABOUT: dict[str, About] = {
             Rule("section 4.4, Table 9"),
         ),
         flags=(Rule("read-off"),),
-        quantities=(headline("test accuracy", "final_acc"), epoch_seconds(*EPOCH_RANGE), inference_seconds(*TEST_RANGE)),
+        quantities=(
+            headline("test accuracy", "final_acc"),
+            epoch_seconds(*EPOCH_RANGE),
+            inference_seconds(*TEST_RANGE),
+        ),
     ),
     "kernels": About(
         KERNELS,
@@ -170,7 +181,9 @@ ABOUT: dict[str, About] = {
             headline("test accuracy", "final_test_acc"),
             Quantity("training accuracy", "%", ("final_train_acc",), at("train_accuracy", 100)),
             epoch_seconds("train_s_per_epoch"),
-            Quantity("inference time per batch of 128", "ms", ("infer_ms_per_batch",), batch_milliseconds(128), is_time=True),
+            Quantity(
+                "inference time per batch of 128", "ms", ("infer_ms_per_batch",), batch_milliseconds(128), is_time=True
+            ),
         ),
     ),
     "synthetic_imagenet": About(
@@ -181,14 +194,19 @@ ABOUT: dict[str, About] = {
         flags=(Rule("naive-softmax"), Rule("performer-pytorch")),
         quantities=(
             epoch_seconds("train_s_per_epoch"),
-            Quantity("inference time per batch of 64", "ms", ("infer_ms_per_batch",), batch_milliseconds(64), is_time=True),
+            Quantity(
+                "inference time per batch of 64", "ms", ("infer_ms_per_batch",), batch_milliseconds(64), is_time=True
+            ),
         ),
     ),
     "linear_attention": About(
         LINEAR,
         "unknown",
         key=("dataset", "model", "features", "kernel", "deterministic", "start"),
-        places=(Rule("section 4, table MNIST Dataset", where={"dataset": "mnist"}), Rule("section 4, table CIFAR10 dataset")),
+        places=(
+            Rule("section 4, table MNIST Dataset", where={"dataset": "mnist"}),
+            Rule("section 4, table CIFAR10 dataset"),
+        ),
         flags=(Rule("called-validation", ("valid_acc",)), Rule("two-frameworks", ("ms_per_step",))),
         quantities=(
             headline("validation accuracy", "valid_acc"),
@@ -211,7 +229,9 @@ ABOUT: dict[str, About] = {
             Quantity("validation accuracy", "%", ("val_acc",), at("validation.accuracy", 100)),
             Quantity("final validation loss, smoothed", "", ("final_val_loss_smoothed",), smoothed_validation_loss),
             Quantity("final validation loss", "", ("final_val_loss_raw",), final_validation_loss),
-            Quantity("training time", "min", ("train_minutes",), at("train_seconds", 1 / 60), is_time=True, is_of_budget=True),
+            Quantity(
+                "training time", "min", ("train_minutes",), at("train_seconds", 1 / 60), is_time=True, is_of_budget=True
+            ),
             inference_seconds("infer_s"),
         ),
     ),

@@ -34,7 +34,9 @@ DATA = {
 FEATURES = {"mnist": (8, 16, 32, 64, 128, 256), "cifar10": (8, 16, 32, 64, 128, 256, 512)}
 LAYOUTS = ["all_performer", "intertwined", "performer_first", "standard_first"]
 # Without mixing, a class token never sees the image; the mean of the tokens does.
-BASELINES = product({"model.layout": ["all_standard", "uniform", "none"]}) + Points({"model.layout": "none", "model.head": "mean"})
+BASELINES = product({"model.layout": ["all_standard", "uniform", "none"]}) + Points(
+    {"model.layout": "none", "model.head": "mean"}
+)
 
 
 def performers(*features: int) -> list[str]:
@@ -89,13 +91,19 @@ STUDY = Study(
     sound={"data.validation": 0.1, "train.select": "best", "train.watch": None, "data.augment_test": False},
     scales={"small": Scale({"train.epochs": 10, "data.subset": 10_000}, points=SMALL)},
     flags={
-        "published accuracies are those of augmented test images (its code); its text says otherwise: plain_test has both": ["*"],
-        "published accuracies are those of the last epoch (its code); its text reports the best test epoch: best_test has it": ["*"],
+        "published accuracies are those of augmented test images (its code); its text says otherwise: plain_test has both": [
+            "*"
+        ],
+        "published accuracies are those of the last epoch (its code); its text reports the best test epoch: best_test has it": [
+            "*"
+        ],
         "published times are those of a naive softmax; here softmax is PyTorch's fused one": ["*"],
         "layout=none mixes no tokens: a class token then never sees the image (chance by construction), head=mean reads all tokens": [
             "*layout=none*"
         ],
-        "rows of relu's projection have the norm sqrt(D) here; the package that the report used draws their norms at random": ["*relu*"],
+        "rows of relu's projection have the norm sqrt(D) here; the package that the report used draws their norms at random": [
+            "*relu*"
+        ],
         "the normaliser of its equation 4 leaves out the keys, a slip: ours is phi(Q) phi(K)^T 1": ["*"],
     },
     published=(Published("hybrids", published_point), Published("synthetic_imagenet", imagenet_point)),

@@ -114,7 +114,9 @@ def reduced(name: str, form: str = "", changes: Mapping[str, Any] | None = None)
     """The same kernel behind a backbone that pools after each layer, 256 wide."""
     act = {"elu": "elu", "gelu": "gelu"}.get(name, "relu")
     stem = f"conv(act={act}, pool=each{'' if form else ', tokens=1'})"
-    return model(name, form, {"model.stem": stem, "model.dim": 256, "model.heads": 8, "data.fold": 0, **(changes or {})})
+    return model(
+        name, form, {"model.stem": stem, "model.dim": 256, "model.heads": 8, "data.fold": 0, **(changes or {})}
+    )
 
 
 SMALL = Points(
@@ -158,7 +160,11 @@ def published_point(row: Row) -> dict[str, Any]:
     if name in ("performer_elu_1", "performer_elu_2", "performer_elu_3"):  # these rounds write their kernel
         del fields["model.performer"]
     # The rounds of ELU and GELU differ in optimiser and rate.
-    tuned = {"train.optimizer": row["optimizer"], "train.lr": row["lr"]} if model in ("performer_elu", "performer_gelu") else {}
+    tuned = (
+        {"train.optimizer": row["optimizer"], "train.lr": row["lr"]}
+        if model in ("performer_elu", "performer_gelu")
+        else {}
+    )
     decay = {"train.weight_decay": 0.0} if model == "performer_exp" else {}
     return {**fields, **tuned, **decay}
 
@@ -188,10 +194,17 @@ STUDY = Study(
     },
     flags={
         "the published values were tuned on the test set": ["*kernel-vit*", "*conv-exp*"],
-        "the published kernel goes negative, ours is shifted to be non-negative (raw=True is the report's)": ["*conv-elu*", "*conv-gelu*"],
+        "the published kernel goes negative, ours is shifted to be non-negative (raw=True is the report's)": [
+            "*conv-elu*",
+            "*conv-gelu*",
+        ],
         "the published f_theta has no softplus and may be negative (raw=True is the report's)": ["*conv-learned*"],
-        "the published mixture learns a, t and eps freely, ours by sigmoid and softplus (raw=True is the report's)": ["*conv-mixture*"],
-        "it adds 1e-6 to the denominator of linear attention; ours adds 1e-30 to it and falls back to the mean": ["*conv-*"],
+        "the published mixture learns a, t and eps freely, ours by sigmoid and softplus (raw=True is the report's)": [
+            "*conv-mixture*"
+        ],
+        "it adds 1e-6 to the denominator of linear attention; ours adds 1e-30 to it and falls back to the mean": [
+            "*conv-*"
+        ],
         "warm-up and one-cycle schedule are multiplied; how the report joins them is not said": ["*conv-gelu*"],
     },
     published=(Published("kernels", published_point), Published("kernels_relu_per_class", published_class)),

@@ -72,12 +72,29 @@ RESNET = Points({"data.name": "cifar10", "model.preset": "linear-performer-resne
 
 def small() -> Points:
     """The published kernels and one causal form of each, at sizes that two CPU threads train in minutes."""
-    kernels = [KERNELS[0], KERNELS[3], "relu(m=64)", "relu(m=128)", "relu", "exp", "relu(causal=True)", "exp(causal=True)"]
-    smaller = {**TORCH, "model.stem": "patch(4)", "model.depth": 4, "train.epochs": 8, "data.preprocess": "normalise(0.5, 0.5)"}
+    kernels = [
+        KERNELS[0],
+        KERNELS[3],
+        "relu(m=64)",
+        "relu(m=128)",
+        "relu",
+        "exp",
+        "relu(causal=True)",
+        "exp(causal=True)",
+    ]
+    smaller = {
+        **TORCH,
+        "model.stem": "patch(4)",
+        "model.depth": 4,
+        "train.epochs": 8,
+        "data.preprocess": "normalise(0.5, 0.5)",
+    }
     mnist = Points({"data.name": "mnist", "train.epochs": 4}) * (
         transformers("mnist") * Points(TORCH) + performers("mnist", kernels) * RECIPES["mnist"][1]
     )
-    cifar10 = Points({"data.name": "cifar10", "train.epochs": 8}) * (performers("cifar10", kernels) * RECIPES["cifar10"][1])
+    cifar10 = Points({"data.name": "cifar10", "train.epochs": 8}) * (
+        performers("cifar10", kernels) * RECIPES["cifar10"][1]
+    )
     return Points({"data.name": "cifar10"}) * transformers("cifar10") * Points(smaller) + cifar10 + mnist
 
 
@@ -91,7 +108,11 @@ def published_point(row: Row) -> dict[str, Any] | str:
     if row["start"] == "checkpoint":
         return "starts from a checkpoint: comes with conversion"
     data = str(row["dataset"])
-    fields = {"data.name": data, "model.preset": PUBLISHED_PRESETS[str(row["model"])] + SUFFIX[data], "model.layout": None}
+    fields = {
+        "data.name": data,
+        "model.preset": PUBLISHED_PRESETS[str(row["model"])] + SUFFIX[data],
+        "model.layout": None,
+    }
     if row["kernel"] is None:
         return fields
     kernels = DETERMINISTIC if row["deterministic"] == "yes" else RANDOM
@@ -116,9 +137,13 @@ STUDY = Study(
     flags={
         "published accuracies are called validation; the test images are taken to be meant": ["*"],
         "published step times come from two frameworks on unknown hardware": ["*"],
-        "what the report calls deterministic softmax is taken to be the exp kernel without random features: a guess": ["*performer=exp*"],
+        "what the report calls deterministic softmax is taken to be the exp kernel without random features: a guess": [
+            "*performer=exp*"
+        ],
         "rows of relu's projection have the norm sqrt(D) here; how the report draws them is not said": ["*relu(m=*"],
-        "the report also describes its Linformer as attention in local windows; ours is the low-rank projection alone": ["*linformer*"],
+        "the report also describes its Linformer as attention in local windows; ours is the low-rank projection alone": [
+            "*linformer*"
+        ],
     },
     published=(Published("linear_attention", published_point),),
 )

@@ -22,7 +22,9 @@ CIFAR10 = Points({"data.name": "cifar10", "data.augment": "flip|crop(4)", "data.
 MODELS = product(
     {
         "model.preset": [
-            f"position-{mixer}-{relative}" for mixer in ("softmax", "favor", "relu") for relative in ("none", "rope2d", "irpe", "string")
+            f"position-{mixer}-{relative}"
+            for mixer in ("softmax", "favor", "relu")
+            for relative in ("none", "rope2d", "irpe", "string")
         ]
     }
 )
@@ -35,7 +37,11 @@ CONTROLS = Points({"model.preset": "position-softmax-none"}) * Points(
 # Published rows -> points. None: the point does not have the field.
 def published_point(row: Row) -> dict[str, Any]:
     relative = str(row["position"]).removesuffix("_gate")
-    return {"data.name": row["dataset"], "model.preset": f"position-{row['attention']}-{relative}", "model.layout": None}
+    return {
+        "data.name": row["dataset"],
+        "model.preset": f"position-{row['attention']}-{relative}",
+        "model.layout": None,
+    }
 
 
 STUDY = Study(
@@ -59,7 +65,9 @@ STUDY = Study(
             "*layout=none*"
         ],
         "the details of string_gate are our reading of the report, a guess": ["*string*"],
-        "optimiser, schedule, dropout and m are not stated in the report: AdamW 3e-4, decay 0.01, cosine, 0.2, 128 are ours": ["*"],
+        "optimiser, schedule, dropout and m are not stated in the report: AdamW 3e-4, decay 0.01, cosine, 0.2, 128 are ours": [
+            "*"
+        ],
     },
     published=(Published("positions", published_point),),
 )

@@ -1,4 +1,6 @@
-"""Four Vision Transformers that differ in one word, on the digits that come with scikit-learn: what `make demo` runs, in two minutes."""
+"""Four Vision Transformers that differ in one word, on the digits that come with scikit-learn: what `make demo` runs,
+in two minutes.
+"""
 
 from __future__ import annotations
 

@@ -38,9 +38,13 @@ def relu(**changes: Any) -> dict[str, Any]:
     }
 
 
-MODELS = product({"model.preset": ["vit-128", "simple-vit", "performer-exp", "performer-ftheta"]}) + Points(relu(lr=1e-3))
+MODELS = product({"model.preset": ["vit-128", "simple-vit", "performer-exp", "performer-ftheta"]}) + Points(
+    relu(lr=1e-3)
+)
 BESIDE = Points({"model.preset": "vit"}, {"model.preset": "performer-relu-local", "train.lr": 1e-3})
-SMALL_MODELS = product({"model.preset": ["performer-relu-small", "performer-exp-small", "performer-ftheta-small"]}) * Points(
+SMALL_MODELS = product(
+    {"model.preset": ["performer-relu-small", "performer-exp-small", "performer-ftheta-small"]}
+) * Points(
     {
         "train.optimizer": "adam",
         "train.lr": 1e-3,
@@ -99,11 +103,15 @@ STUDY = Study(
     scales={"small": Scale({"train.epochs": 8, "data.subset": 10_000}, points=CIFAR10 * ALL | CIFAR10 * SWEEPS)},
     flags={
         "published accuracies are read from curves of the test set over all epochs": ["*"],
-        "its exponential features leave out |x|^2/2; ours are FAVOR+, which estimate the softmax kernel": ["*performer-exp*"],
+        "its exponential features leave out |x|^2/2; ours are FAVOR+, which estimate the softmax kernel": [
+            "*performer-exp*"
+        ],
         "its f_theta is W2 gelu(W1 x) without biases, scaling or a sign; ours has them and a softplus that keeps features positive": [
             "*performer-ftheta*"
         ],
-        "it adds 1e-6 to the denominator of linear attention; ours adds 1e-30 to it and falls back to the mean": ["*performer*"],
+        "it adds 1e-6 to the denominator of linear attention; ours adds 1e-30 to it and falls back to the mean": [
+            "*performer*"
+        ],
     },
     published=(Published("vit_variants", published_point), Published("vit_variants_sweeps", swept_point)),
 )

@@ -1,7 +1,7 @@
 """Studies: lists of configurations with a question, and what runs the ones that are missing.
 
-STUDY = Study("mixers", "Does attention matter?", {"data.name": "digits"}, product({"model.layout": ["softmax", "uniform"]}))
-run(STUDY, out="runs", workers=2)
+STUDY = Study("mixers", "Does attention matter?", {"data.name": "digits"}, product({"model.layout": ["softmax",
+"uniform"]})) run(STUDY, out="runs", workers=2)
 """
 
 from favorit.study.load import load_study
@@ -11,4 +11,18 @@ from favorit.study.references import Published
 from favorit.study.runner import Report, State, run, status
 from favorit.study.study import Options, Scale, Study
 
-__all__ = ["Options", "Points", "Published", "Report", "Scale", "State", "Study", "load_study", "product", "run", "status", "zip", "zipped"]
+__all__ = [
+    "Options",
+    "Points",
+    "Published",
+    "Report",
+    "Scale",
+    "State",
+    "Study",
+    "load_study",
+    "product",
+    "run",
+    "status",
+    "zip",
+    "zipped",
+]

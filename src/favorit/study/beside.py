@@ -15,7 +15,9 @@ from favorit.training.records import had_machine_alone
 
 @dataclass(frozen=True)
 class Pair:
-    """A published number of a group of points, and ours: the mean over `runs` runs, None where no run has the number."""
+    """A published number of a group of points, and ours: the mean over `runs` runs, None where no run has the
+    number.
+    """
 
     group: str
     reference: Reference
@@ -64,11 +66,16 @@ def pairs(
     *,
     is_reduced: bool = False,
 ) -> list[Pair]:
-    """Every published number of these groups with ours; `records` are results and epochs of the complete runs of a group.
+    """Every published number of these groups with ours; `records` are results and epochs of the complete runs of a
+    group.
 
     Runs of a reduced study have fewer images or epochs: what depends on these is left out of ours.
     """
-    return [_pair(group, reference, records.get(group, ()), is_reduced) for group in groups for reference in references.get(group, ())]
+    return [
+        _pair(group, reference, records.get(group, ()), is_reduced)
+        for group in groups
+        for reference in references.get(group, ())
+    ]
 
 
 def _pair(group: str, reference: Reference, records: Sequence[tuple[Result, Epochs]], is_reduced: bool) -> Pair:

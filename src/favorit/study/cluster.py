@@ -1,7 +1,8 @@
 """A study on several machines through Ray: every task is a Ray task, and Ray places it.
 
-The driver alone claims runs and writes them: it holds the lock of a run while its task is under way, sends what is known of it to a node,
-and lays down in `out`/<id> what comes back. A task whose node or worker dies is sent out again from there, as a new driver would.
+The driver alone claims runs and writes them: it holds the lock of a run while its task is under way, sends what is
+known of it to a node, and lays down in `out`/<id> what comes back. A task whose node or worker dies is sent out again
+from there, as a new driver would.
 """
 
 from __future__ import annotations
@@ -45,11 +46,12 @@ def cluster(
     checkpoint_seconds: float = 60.0,
     source: Source | None = None,
 ) -> Generator[TaskEvent, None, None]:
-    """Trains tasks on the Ray cluster at `address`: HOST:PORT, `auto` (the one that this machine belongs to), or `local` (one of its own).
+    """Trains tasks on the Ray cluster at `address`: HOST:PORT, `auto` (the one that this machine belongs to), or
+    `local` (one of its own).
 
-    Each run takes `cpus` CPUs, which is also its number of threads, and `gpus` GPUs: one where the cluster has any and the accelerator may
-    use it, unless given. After `hours` no run is begun, and those under way stop at their next checkpoint. `source` is the file of the
-    study, which is sent along and imported there.
+    Each run takes `cpus` CPUs, which is also its number of threads, and `gpus` GPUs: one where the cluster has any and
+    the accelerator may use it, unless given. After `hours` no run is begun, and those under way stop at their next
+    checkpoint. `source` is the file of the study, which is sent along and imported there.
     """
     positive(cpus=cpus)
     if gpus is not None and (gpus < 0 or (gpus > 1 and gpus % 1)):
@@ -74,7 +76,9 @@ def cluster(
 
 @dataclass
 class _Claim:
-    """A run that this driver holds, whether a node has begun it, and how often one died since there was last something new."""
+    """A run that this driver holds, whether a node has begun it, and how often one died since there was last something
+    new.
+    """
 
     task: Task
     folder: RunFolder
@@ -117,7 +121,9 @@ class _Driver:
             for stream in self.running:
                 self.ray.cancel(stream)
             if self.running:
-                self.ray.wait([stream.completed() for stream in self.running], num_returns=len(self.running), timeout=LEAVE)
+                self.ray.wait(
+                    [stream.completed() for stream in self.running], num_returns=len(self.running), timeout=LEAVE
+                )
         for claim in self.running.values():
             claim.lock.close()
 
@@ -211,7 +217,10 @@ class _Driver:
         claim = self.running[stream]
         claim.deaths += 1
         if claim.deaths == TRIES:
-            yield self._end(stream, Broke(claim.task, f"its worker died {TRIES} times and got no further; the last time by {reason}"))
+            yield self._end(
+                stream,
+                Broke(claim.task, f"its worker died {TRIES} times and got no further; the last time by {reason}"),
+            )
             return
         self.ray.cancel(stream, force=True)  # where only what it said was lost, it is still there
         del self.running[stream]

@@ -24,9 +24,15 @@ def shape(config: RunConfig) -> Any:
 
 
 def estimate(
-    tasks: Iterable[Task], images: Mapping[str, tuple[int, int]], *, threads: int, tell: Callable[[Task], None] | None = None
+    tasks: Iterable[Task],
+    images: Mapping[str, tuple[int, int]],
+    *,
+    threads: int,
+    tell: Callable[[Task], None] | None = None,
 ) -> dict[str, float]:
-    """Seconds of each task by name, on `threads` threads; early stopping is not foreseen. `tell` hears of each shape before it is timed."""
+    """Seconds of each task by name, on `threads` threads; early stopping is not foreseen. `tell` hears of each shape
+    before it is timed.
+    """
     import torch
 
     found: dict[str, float] = {}
@@ -48,7 +54,9 @@ def estimate(
 
 
 def run_seconds(config: RunConfig, train: int, test: int, fixed: float, slope: float) -> float:
-    """Seconds of a run whose data set has `train` and `test` images, where a step takes `fixed` and `slope` more for each image."""
+    """Seconds of a run whose data set has `train` and `test` images, where a step takes `fixed` and `slope` more for
+    each image.
+    """
     data, options = config.data, config.train
     test = min(data.test_subset or test, test)
     trained = trained_images(config, train)
@@ -60,7 +68,9 @@ def run_seconds(config: RunConfig, train: int, test: int, fixed: float, slope: f
 
 
 def trained_images(config: RunConfig, train: int) -> int:
-    """Training images of an epoch, where the data set has `train`: those of the subset that are not held out for validation."""
+    """Training images of an epoch, where the data set has `train`: those of the subset that are not held out for
+    validation.
+    """
     data = config.data
     used = min(data.subset or train, train)
     share = 1 / data.folds if data.folds else data.validation

@@ -1,6 +1,7 @@
 """Joining a Ray cluster, or starting one on this machine; and what a cluster offers.
 
-Ray itself waits for minutes, or for ever, for an address where nothing answers: it is tried first, in a process that can be ended.
+Ray itself waits for minutes, or for ever, for an address where nothing answers: it is tried first, in a process that
+can be ended.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ ANSWER = 30.0  # seconds that a cluster has
 
 # What Ray has to say is not for stdout, where the lines of a command are.
 QUIET = {"RAY_DEDUP_LOGS_SKIP_REGEX": "."}
-# `local`: ports on the loopback address only (Ray's switch for other systems has this effect on Linux too), a secret that only this
-# process and its children know, no usage statistics.
+# `local`: ports on the loopback address only (Ray's switch for other systems has this effect on Linux too), a secret
+# that only this process and its children know, no usage statistics.
 PRIVATE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token"}
 
 _TRIAL = "import sys, ray; ray.init(address=sys.argv[1], log_to_driver=False, logging_level='ERROR')"
@@ -30,7 +31,9 @@ _TRIAL = "import sys, ray; ray.init(address=sys.argv[1], log_to_driver=False, lo
 
 @contextmanager
 def joined(address: str) -> Iterator[Any]:
-    """Ray, connected to the cluster at `address` (HOST:PORT, `auto`, or `local`); a connection that was there before is used and stays."""
+    """Ray, connected to the cluster at `address` (HOST:PORT, `auto`, or `local`); a connection that was there before is
+    used and stays.
+    """
     private = {**PRIVATE, "RAY_AUTH_TOKEN": token_hex(32)} if address == "local" else {}
     with environment({**QUIET, **private}):
         ray = _package()
@@ -40,7 +43,12 @@ def joined(address: str) -> Iterator[Any]:
         if address != "local":
             _try(address)
         try:
-            ray.init(address=address, include_dashboard=False if private else None, log_to_driver=False, logging_level="ERROR")
+            ray.init(
+                address=address,
+                include_dashboard=False if private else None,
+                log_to_driver=False,
+                logging_level="ERROR",
+            )
         except (OSError, RuntimeError, ValueError) as error:
             raise _unreachable(address, " ".join(str(error).split())[:300]) from None
         try:
@@ -67,8 +75,12 @@ def needs(ray: Any, cpus: int, gpus: float | None, accelerator: str) -> dict[str
         gpus = 1 if accelerator in ("auto", "cuda", "gpu") and ray.cluster_resources().get("GPU") else 0
     wanted = {kind: amount for kind, amount in (("CPU", cpus), ("GPU", gpus)) if amount}
     if not slots(ray, wanted):
-        offered = ", ".join(" and ".join(f"{_has(node, kind):g} {kind}" for kind in ("CPU", "GPU")) for node in _alive(ray))
-        raise FavoritError(f"no node of the cluster has {' and '.join(f'{n:g} {kind}' for kind, n in wanted.items())} for a run: {offered}")
+        offered = ", ".join(
+            " and ".join(f"{_has(node, kind):g} {kind}" for kind in ("CPU", "GPU")) for node in _alive(ray)
+        )
+        raise FavoritError(
+            f"no node of the cluster has {' and '.join(f'{n:g} {kind}' for kind, n in wanted.items())} for a run: {offered}"
+        )
     return wanted
 
 
@@ -103,7 +115,9 @@ def _try(address: str) -> None:
     if address != "auto":
         host, _, port = address.rpartition(":")
         if not host or "/" in host or not port.isdigit():
-            raise FavoritError(f"the Ray address {address!r} is not valid: HOST:PORT, auto (the cluster of this machine) or local")
+            raise FavoritError(
+                f"the Ray address {address!r} is not valid: HOST:PORT, auto (the cluster of this machine) or local"
+            )
         try:
             socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT).close()
         except (OSError, OverflowError) as error:

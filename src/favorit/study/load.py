@@ -17,7 +17,10 @@ def built_in() -> dict[str, str]:
     """The built-in studies: name -> module."""
     import favorit.studies
 
-    return {module.name.replace("_", "-"): f"favorit.studies.{module.name}" for module in pkgutil.iter_modules(favorit.studies.__path__)}
+    return {
+        module.name.replace("_", "-"): f"favorit.studies.{module.name}"
+        for module in pkgutil.iter_modules(favorit.studies.__path__)
+    }
 
 
 def load_study(name_or_path: str | Path) -> Study:

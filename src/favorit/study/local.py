@@ -38,10 +38,11 @@ def local(
     checkpoint_seconds: float = 60.0,
     source: Source | None = None,
 ) -> Generator[TaskEvent, None, None]:
-    """Trains tasks in `workers` processes. A task whose worker dies goes on from its checkpoint, unless three die without an epoch between.
+    """Trains tasks in `workers` processes. A task whose worker dies goes on from its checkpoint, unless three die
+    without an epoch between.
 
-    A run that another runner holds is put off until it is done there, or free. After `hours` no run is begun, and those under way stop at
-    their next checkpoint. `source` is the file of the study, which every worker imports.
+    A run that another runner holds is put off until it is done there, or free. After `hours` no run is begun, and those
+    under way stop at their next checkpoint. `source` is the file of the study, which every worker imports.
     """
     import torch
 
@@ -128,7 +129,10 @@ class _Crew:
     def events(self) -> Iterator[TaskEvent]:
         while self.fresh or self.held or any(worker.task for worker in self.workers.values()):
             if time.monotonic() >= self.order.deadline:
-                yield from (Broke(task, "the time is up; the same command begins it", later=True) for task in (*self.fresh, *self.held))
+                yield from (
+                    Broke(task, "the time is up; the same command begins it", later=True)
+                    for task in (*self.fresh, *self.held)
+                )
                 self.fresh.clear()
                 self.held.clear()
             self._assign()

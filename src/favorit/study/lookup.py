@@ -1,8 +1,9 @@
 """Which published numbers belong to a run.
 
-A run does not know its study. It belongs to the point of a built-in study that has the same model, the same data set and, of its recipe,
-the same values of the fields by which the study maps published rows to points (`train.lr` of a sweep). Seeds, folds and everything
-else of the recipe may differ: `differs` says what does, because the published number is that of the whole recipe.
+A run does not know its study. It belongs to the point of a built-in study that has the same model, the same data set
+and, of its recipe, the same values of the fields by which the study maps published rows to points (`train.lr` of a
+sweep). Seeds, folds and everything else of the recipe may differ: `differs` says what does, because the published
+number is that of the whole recipe.
 """
 
 from __future__ import annotations
@@ -25,9 +26,11 @@ IGNORED = {"data.fold", "data.folds", "train.watch", "train.test_batch_size"}
 
 @dataclass(frozen=True)
 class PublishedAccuracy:
-    """The published accuracies of a run: `name` is its study and point, `differs` the fields of its recipe that are not the study's.
+    """The published accuracies of a run: `name` is its study and point, `differs` the fields of its recipe that are not
+    the study's.
 
-    Where several points match, `name` lists them and there are no references. `problem` says why a table could not be read.
+    Where several points match, `name` lists them and there are no references. `problem` says why a table could not be
+    read.
     """
 
     name: str = ""
@@ -37,7 +40,9 @@ class PublishedAccuracy:
 
     def as_dict(self) -> dict[str, Any]:
         """The same as JSON data."""
-        values = [{"table": each.table, "row": each.row, "value": each.value, "place": each.place} for each in self.references]
+        values = [
+            {"table": each.table, "row": each.row, "value": each.value, "place": each.place} for each in self.references
+        ]
         return {"point": self.name, "values": values, "differs": list(self.differs), "problem": self.problem}
 
 
@@ -73,7 +78,9 @@ def _matches(study: Study, config: RunConfig) -> Iterable[tuple[str, list[Refere
 
 
 def _meaning(config: RunConfig, recipe: Iterable[str], resolved: RunConfig) -> str:
-    """An identifier of the model, the data set and these fields of the recipe; sizes that the data decide are those of `resolved`."""
+    """An identifier of the model, the data set and these fields of the recipe; sizes that the data decide are those of
+    `resolved`.
+    """
     from favorit.training.run import run_id
 
     sizes = {name: getattr(resolved.model, name) for name in ("image_size", "channels", "classes")}
@@ -81,7 +88,9 @@ def _meaning(config: RunConfig, recipe: Iterable[str], resolved: RunConfig) -> s
     for field in recipe:
         section, _, name = field.partition(".")
         kept[section][name] = getattr(getattr(config, section), name)
-    meant = RunConfig(model=config.model.replace(**sizes), data=DataConfig(**kept["data"]), train=TrainConfig(**kept["train"]))
+    meant = RunConfig(
+        model=config.model.replace(**sizes), data=DataConfig(**kept["data"]), train=TrainConfig(**kept["train"])
+    )
     return run_id(meant, config.data.name)
 
 

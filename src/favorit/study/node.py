@@ -1,4 +1,6 @@
-"""What a node of a cluster does: trains one task in a temporary folder, and says what happens with the files that belong to it."""
+"""What a node of a cluster does: trains one task in a temporary folder, and says what happens with the files that
+belong to it.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,10 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class Order:
-    """How tasks are trained on a node. `out` is where the run is kept at the driver, `folder` the driver's directory; paths mean what they
-    mean on the node. `wanted` is what a run takes of a node, `source` the file of the study, `version` the driver's."""
+    """How tasks are trained on a node. `out` is where the run is kept at the driver, `folder` the driver's directory;
+    paths mean what they mean on the node. `wanted` is what a run takes of a node, `source` the file of the study,
+    `version` the driver's.
+    """
 
     out: str
     folder: str
@@ -71,7 +75,9 @@ def work(task: Task, contents: Contents, order: Order) -> Iterator[Word]:
         folder.path.mkdir()
         try:
             lay_down(contents, folder)
-            training: Generator[Event, None, None] = _in_turn(partial(_train, task, place, order, room(find(ray, node), order.wanted)))
+            training: Generator[Event, None, None] = _in_turn(
+                partial(_train, task, place, order, room(find(ray, node), order.wanted))
+            )
             with closing(training) as events:
                 for event in events:
                     if isinstance(event, Begin):
@@ -137,7 +143,9 @@ class _Abandoned(BaseException):
 
 
 def _in_turn(push: Callable[[Callable[[Item], None]], Any]) -> Generator[Item, None, None]:
-    """What `push` hands to its callback, one by one. It runs in a thread of its own, but never while an item is being looked at."""
+    """What `push` hands to its callback, one by one. It runs in a thread of its own, but never while an item is being
+    looked at.
+    """
     handed: SimpleQueue[Item | None] = SimpleQueue()
     taken: SimpleQueue[bool] = SimpleQueue()
 

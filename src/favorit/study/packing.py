@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Packed:
-    """What became of one run: packed just now, packed before, unfinished, or broken (damaged, or another one is in its place)."""
+    """What became of one run: packed just now, packed before, unfinished, or broken (damaged, or another one is in its
+    place).
+    """
 
     id: str
     outcome: Literal["packed", "present", "unfinished", "broken"]
@@ -55,18 +57,24 @@ def packs_folder(to: str | Path) -> Path:
 
 
 def pack_stored(run: StoredRun, to: Path) -> Packed:
-    """Packs a run into the folder `to`. A packed run that is there and differs is kept: it may be the only copy of that result."""
+    """Packs a run into the folder `to`. A packed run that is there and differs is kept: it may be the only copy of that
+    result.
+    """
     path = to / f"{run.id}{SUFFIX}"
     try:
         result = run.result()
         if not has_ended(result):
             run.config()  # raises if there is no run at all
-            return Packed(run.id, "unfinished", f"{run.path} is {status(run, result)}: only complete and failed runs are packed")
+            return Packed(
+                run.id, "unfinished", f"{run.path} is {status(run, result)}: only complete and failed runs are packed"
+            )
         before = _readable(path)
         if before is not None:
             if (before.config(), before.result()) == (run.config(), result):
                 return Packed(run.id, "present", str(path))
-            return Packed(run.id, "broken", f"{path} is another training of {run.path}, and is kept: delete it to pack this one")
+            return Packed(
+                run.id, "broken", f"{path} is another training of {run.path}, and is kept: delete it to pack this one"
+            )
         content = packed_bytes(run)
     except FavoritError as error:
         return Packed(run.id, "broken", str(error))

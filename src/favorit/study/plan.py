@@ -60,8 +60,8 @@ def make_plan(
 ) -> Plan:
     """Checks all points and gives each its identifier, a data set after the other; none is in memory at the end.
 
-    With `fetch` data sets that are not there are fetched, as training would; without, their points are checked as far as can be, and
-    have an identifier only if `digests` knows the digest of their data set.
+    With `fetch` data sets that are not there are fetched, as training would; without, their points are checked as far
+    as can be, and have an identifier only if `digests` knows the digest of their data set.
     """
     points: dict[str, list[tuple[Point, RunConfig]]] = {}
     order = []
@@ -93,7 +93,9 @@ def _data(name: str, data_dir: str | Path | None, fetch: bool) -> tuple[DataSet,
     from favorit.data.sources import SOURCES
 
     if name in SOURCES and not fetch and not present(name, data_dir):
-        return describe_dataset(name), f"{name} is not in {data_directory(data_dir)}: 'favorit data fetch {name}' brings it"
+        return describe_dataset(
+            name
+        ), f"{name} is not in {data_directory(data_dir)}: 'favorit data fetch {name}' brings it"
     try:
         return load_dataset(name, data_dir), None
     except FavoritError as error:
@@ -132,8 +134,8 @@ def _resolved(study: Study, points: list[tuple[Point, RunConfig]], data: DataSet
 def _check(config: RunConfig, data: DataSet, checked: set[Any]) -> None:
     """Whatever training would refuse is refused here; what was `checked` with another point is not done again."""
     from favorit.model.outline import outline
+    from favorit.training.loaders import load_parts
     from favorit.training.optim import learning_rate_factor
-    from favorit.training.parts import load_parts
 
     if config.model not in checked:
         outline(config.model)
@@ -145,7 +147,9 @@ def _check(config: RunConfig, data: DataSet, checked: set[Any]) -> None:
 
 
 def index_path(study: Study, options: Options, out: str | Path) -> Path:
-    """Where the identifiers of a study's runs are remembered: computing them needs the data. It may be deleted at any time."""
+    """Where the identifiers of a study's runs are remembered: computing them needs the data. It may be deleted at any
+    time.
+    """
     return Path(out) / ".studies" / study.name / f"{study.meaning(options)}.json"
 
 
@@ -159,7 +163,9 @@ def write_index(plan: Plan, out: str | Path) -> None:
 
 
 def stored_digests(*folders: str | Path | None) -> dict[str, str]:
-    """The digest of each data set that runs of these folders were trained on: enough to find its runs where the data are absent."""
+    """The digest of each data set that runs of these folders were trained on: enough to find its runs where the data
+    are absent.
+    """
     found: dict[str, str] = {}
     for run in (run for folder in folders if folder is not None for run in stored_runs(folder)):
         with suppress(FavoritError):  # a damaged run says so where it is read itself

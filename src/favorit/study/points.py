@@ -1,7 +1,7 @@
 """Points: what a study varies, as data.
 
-A point is a dictionary of changes, dotted fields of a run's configuration and their values: {"model.layout": "relu(m=64)", "seed": 1}.
-`model.preset` stands for the fields of that preset; fields that are written beside it win.
+A point is a dictionary of changes, dotted fields of a run's configuration and their values: {"model.layout":
+"relu(m=64)", "seed": 1}. `model.preset` stands for the fields of that preset; fields that are written beside it win.
 
     product({"model.layout": ["softmax", "uniform"], "seed": [0, 1]})     4 points
     zipped({"model.dim": [64, 128], "train.lr": [1e-3, 3e-4]})            2 points
@@ -74,7 +74,9 @@ class Points(Sequence[Changes]):
         there = set(map(key, self))
         for point in others:
             if key(point) in there:
-                raise FavoritError(f"the point {written(point)} is on both sides of +: take one away, or write | to keep it once")
+                raise FavoritError(
+                    f"the point {written(point)} is on both sides of +: take one away, or write | to keep it once"
+                )
         return Points(*self, *others)
 
     def __or__(self, others: Points) -> Points:

@@ -1,4 +1,5 @@
-"""The results queue: a YAML list of studies, most informative first, whose missing runs are trained one after the other.
+"""The results queue: a YAML list of studies, most informative first, whose missing runs are trained one after the
+other.
 
     - {study: hybrids, scale: small, seeds: [0, 1, 2], only: ["layout=all_standard", "*m=128*"]}
     - {study: kernels, scale: small}
@@ -38,7 +39,9 @@ def _several(value: Any) -> Any:
 
 
 class QueueEntry(Config):
-    """One study of the queue: at which scale and protocol, with which seeds, and which of its points (patterns as in --only)."""
+    """One study of the queue: at which scale and protocol, with which seeds, and which of its points (patterns as in
+    --only).
+    """
 
     study: str
     scale: str = FULL
@@ -93,7 +96,9 @@ class Queue:
 
     def unpacked(self) -> list[str]:
         """One line for each finished run that could not be packed."""
-        return list(dict.fromkeys(f"not packed: {reason}" for part in self.parts for reason in part.report.unpacked.values()))
+        return list(
+            dict.fromkeys(f"not packed: {reason}" for part in self.parts for reason in part.report.unpacked.values())
+        )
 
     def hear(self, event: TaskEvent) -> None:
         """Passes what a backend says to all entries that name the run."""
@@ -104,7 +109,8 @@ class Queue:
     def seconds_left(self, workers: int) -> float | None:
         """How long the rest takes, from the runs that are done; None while none is.
 
-        A run takes as long for each image as the mean of the done runs with the same model and batch; else of its study; else of all.
+        A run takes as long for each image as the mean of the done runs with the same model and batch; else of its
+        study; else of all.
         """
         done = [
             (part.report.plan.study.name, task.config, _pace(part.report, task))
@@ -135,7 +141,9 @@ def read_queue(path: str | Path) -> tuple[list[QueueEntry], list[str]]:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise FavoritError(f"queue {path} is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(rows, list):
-        raise FavoritError(f"queue {path} must be a list of entries such as {{study: hybrids, scale: small, seeds: [0, 1, 2]}}")
+        raise FavoritError(
+            f"queue {path} must be a list of entries such as {{study: hybrids, scale: small, seeds: [0, 1, 2]}}"
+        )
     entries, problems = [], []
     for number, row in enumerate(rows, 1):
         try:
@@ -155,13 +163,21 @@ def plan_queue(
     data_dir: str | Path | None = None,
     is_only_read: bool = False,
 ) -> Queue:
-    """The queue with how each of its runs stands in `out`, and in `pack` as a packed run. Absent data are fetched unless only reading."""
+    """The queue with how each of its runs stands in `out`, and in `pack` as a packed run. Absent data are fetched
+    unless only reading.
+    """
     entries, problems = read_queue(path)
     queue = Queue(problems=problems)
     for entry in entries:
         try:
             study = load_study(_study_file(entry.study, path))
-            plan = make_plan(study, entry.options, data_dir=data_dir, fetch=not is_only_read, digests=partial(stored_digests, out, pack))
+            plan = make_plan(
+                study,
+                entry.options,
+                data_dir=data_dir,
+                fetch=not is_only_read,
+                digests=partial(stored_digests, out, pack),
+            )
         except FavoritError as error:
             queue.problems.append(f"queue {path}, {entry.title}: {error}")
             continue
@@ -172,7 +188,9 @@ def plan_queue(
     return queue
 
 
-def run_queue(queue: Queue, *, workers: int = 1, data_dir: str | Path | None = None) -> Iterator[tuple[Part, TaskEvent]]:
+def run_queue(
+    queue: Queue, *, workers: int = 1, data_dir: str | Path | None = None
+) -> Iterator[tuple[Part, TaskEvent]]:
     """Trains what is missing, in order, and passes on what the backend says with the entry that it is about."""
     backend = choose(workers=workers)
     for source, group in groupby(queue.missing(), key=_source):
@@ -186,7 +204,9 @@ def run_queue(queue: Queue, *, workers: int = 1, data_dir: str | Path | None = N
 
 @contextmanager
 def held_queue(*folders: str | Path | None) -> Iterator[None]:
-    """Holds the folders of a queue: another one would train the same runs. Released by the system when the process ends."""
+    """Holds the folders of a queue: another one would train the same runs. Released by the system when the process
+    ends.
+    """
     with ExitStack() as stack:
         for folder in dict.fromkeys(Path(each).resolve() for each in folders if each is not None):
             folder.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,8 @@ from favorit.study.points import Changes, check_fields
 
 @dataclass(frozen=True)
 class Published:
-    """A published table and `point`: a row -> the fields that its point has, or in words why no point of the study matches.
+    """A published table and `point`: a row -> the fields that its point has, or in words why no point of the study
+    matches.
 
     A field that the point must not have is written with the value None.
     """
@@ -58,4 +59,9 @@ def references(tables: Iterable[Published], changes: Changes) -> list[Reference]
 
 def unmatched(tables: Iterable[Published]) -> list[Unmatched]:
     """The published rows that have no point, with the reasons."""
-    return [Unmatched(each.table, number, fields) for each in tables for number, fields in mapped_rows(each) if isinstance(fields, str)]
+    return [
+        Unmatched(each.table, number, fields)
+        for each in tables
+        for number, fields in mapped_rows(each)
+        if isinstance(fields, str)
+    ]

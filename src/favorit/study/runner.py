@@ -23,7 +23,8 @@ from favorit.training.stored import has_ended
 
 @dataclass
 class Report:
-    """How a study stands, by the names of its points: results of complete runs, errors of those that failed, what is left to do.
+    """How a study stands, by the names of its points: results of complete runs, errors of those that failed, what is
+    left to do.
 
     Finished runs are packed into the folder `pack`, if there is one; `unpacked` says which could not be, and why.
     """
@@ -53,7 +54,9 @@ class Report:
             self.keep(event.task)
 
     def keep(self, task: Task) -> bool:
-        """Packs the run of a task if it has finished in `out`; True if it is then packed. A damaged packed file is written again."""
+        """Packs the run of a task if it has finished in `out`; True if it is then packed. A damaged packed file is
+        written again.
+        """
         if self.pack is None:
             return False
         folder = RunFolder(self.out / task.id)
@@ -87,12 +90,15 @@ def run(
     accelerator: str = "auto",
     listen: Callable[[TaskEvent], None] | None = None,
 ) -> Report:
-    """Runs what is missing of a study (its name, its file or itself) into `out`; the same call resumes where one was interrupted.
+    """Runs what is missing of a study (its name, its file or itself) into `out`; the same call resumes where one was
+    interrupted.
 
-    Each run that finishes is packed into the folder `pack`, if given. Runs that are packed there or in `out` count as done.
+    Each run that finishes is packed into the folder `pack`, if given. Runs that are packed there or in `out` count as
+    done.
 
-    It runs in `workers` processes here, or on the Ray cluster at the address `ray`, where each run takes `cpus` CPUs and `gpus` GPUs. All
-    of them know what the study's file registers; a script that has its study in itself gives its file: `run(__file__)`.
+    It runs in `workers` processes here, or on the Ray cluster at the address `ray`, where each run takes `cpus` CPUs
+    and `gpus` GPUs. All of them know what the study's file registers; a script that has its study in itself gives its
+    file: `run(__file__)`.
     """
     backend = choose(workers=workers, ray=ray, cpus=cpus, gpus=gpus)
     study = study if isinstance(study, Study) else load_study(study)
@@ -126,7 +132,9 @@ def survey(plan: Plan, out: str | Path, pack: str | Path | None = None) -> Repor
 
 
 def begin(plan: Plan, out: str | Path, pack: str | Path | None = None) -> Report:
-    """The same, with the folders and indexes that a run of the study needs. What a kill left unpacked is packed first."""
+    """The same, with the folders and indexes that a run of the study needs. What a kill left unpacked is packed
+    first.
+    """
     Path(out).mkdir(parents=True, exist_ok=True)
     if pack is not None:
         packs_folder(pack)
@@ -148,7 +156,9 @@ def _places(out: str | Path, pack: str | Path | None) -> list[str | Path]:
 
 
 def choose(*, workers: int = 1, ray: str | None = None, cpus: int | None = None, gpus: float | None = None) -> Backend:
-    """Where runs happen: in local workers, or on the Ray cluster at the address `ray`, where each takes so many CPUs and GPUs."""
+    """Where runs happen: in local workers, or on the Ray cluster at the address `ray`, where each takes so many CPUs
+    and GPUs.
+    """
     sizes: dict[str, Any] = {name: size for name, size in (("cpus", cpus), ("gpus", gpus)) if size is not None}
     if ray is not None:
         from favorit.study.cluster import cluster
@@ -156,21 +166,30 @@ def choose(*, workers: int = 1, ray: str | None = None, cpus: int | None = None,
         return partial(cluster, address=ray, **sizes)
     if sizes:
         given = " and ".join(f"{name}={size:g}" for name, size in sizes.items())
-        raise FavoritError(f"only a run on a Ray cluster takes {given}: name the cluster (--ray ADDRESS), or leave that out")
+        raise FavoritError(
+            f"only a run on a Ray cluster takes {given}: name the cluster (--ray ADDRESS), or leave that out"
+        )
     from favorit.study.local import local
 
     return partial(local, workers=workers)
 
 
 def events(
-    report: Report, backend: Backend, *, hours: float | None = None, data_dir: str | Path | None = None, accelerator: str = "auto"
+    report: Report,
+    backend: Backend,
+    *,
+    hours: float | None = None,
+    data_dir: str | Path | None = None,
+    accelerator: str = "auto",
 ) -> Iterator[TaskEvent]:
     """Does what is missing where `choose` said, and passes on what the backend says."""
     tasks = list(report.missing.values())
     if not tasks:
         return
     source = report.plan.study.source
-    with closing(backend(tasks, report.out, source=source, hours=hours, data_dir=data_dir, accelerator=accelerator)) as said:
+    with closing(
+        backend(tasks, report.out, source=source, hours=hours, data_dir=data_dir, accelerator=accelerator)
+    ) as said:
         for event in said:
             report.hear(event)
             yield event
@@ -178,7 +197,9 @@ def events(
 
 @dataclass(frozen=True)
 class State:
-    """How one point stands: complete, failed, pruned, training, stopped, damaged, missing, or no data; `result` of a complete run."""
+    """How one point stands: complete, failed, pruned, training, stopped, damaged, missing, or no data; `result` of a
+    complete run.
+    """
 
     name: str
     group: str
@@ -207,7 +228,10 @@ def status(
 def states(plan: Plan, out: str | Path, pack: str | Path | None = None) -> list[State]:
     """How each task of a plan stands. What is missing and cannot be trained for want of data has no data."""
     found = [_state(task.name, task.group, task.id, _places(out, pack)) for task in plan.tasks]
-    return [replace(state, status="no data") if state.status == "missing" and state.name in plan.absent else state for state in found]
+    return [
+        replace(state, status="no data") if state.status == "missing" and state.name in plan.absent else state
+        for state in found
+    ]
 
 
 def _state(name: str, group: str, identifier: str, places: Sequence[str | Path]) -> State:

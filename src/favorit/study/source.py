@@ -1,7 +1,8 @@
-"""A study file: Python with STUDY = Study(...), and perhaps components of its own, which are registered where it is imported.
+"""A study file: Python with STUDY = Study(...), and perhaps components of its own, which are registered where it is
+imported.
 
-Models are built from text in other processes too, and so each of them imports the file: workers here, and nodes of a cluster, which may not
-have it. That is why its content travels.
+Models are built from text in other processes too, and so each of them imports the file: workers here, and nodes of a
+cluster, which may not have it. That is why its content travels.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ _imported: dict[str, tuple[bytes, ModuleType]] = {}  # by path: a component can 
 
 @dataclass(frozen=True)
 class Source:
-    """The content of the file at `path`, and of the modules `beside` it that it needs, by their paths from its folder."""
+    """The content of the file at `path`, and of the modules `beside` it that it needs, by their paths from its
+    folder.
+    """
 
     path: str
     content: bytes
@@ -50,7 +53,10 @@ class Source:
         folder = os.path.dirname(os.path.realpath(self.path))
         stems = {name.replace(".", os.sep): _file(module) for name, module in list(sys.modules.items())}
         files = [(f"{stem}{end}", file) for stem, file in stems.items() for end in (".py", f"{os.sep}__init__.py")]
-        return replace(self, beside=tuple((name, Path(file).read_bytes()) for name, file in files if file == os.path.join(folder, name)))
+        return replace(
+            self,
+            beside=tuple((name, Path(file).read_bytes()) for name, file in files if file == os.path.join(folder, name)),
+        )
 
     def _execute(self, place: str) -> ModuleType:
         module = ModuleType(f"favorit_study_{Path(place).stem}")
@@ -71,7 +77,9 @@ class Source:
     @contextmanager
     def _neighbours(self, folder: str) -> Iterator[str]:
         """A folder with the modules beside the file: its own, where they are in it as they were read."""
-        if all(Path(folder, name).is_file() and Path(folder, name).read_bytes() == content for name, content in self.beside):
+        if all(
+            Path(folder, name).is_file() and Path(folder, name).read_bytes() == content for name, content in self.beside
+        ):
             yield os.path.realpath(folder)
             return
         with TemporaryDirectory(prefix="favorit-") as copies:

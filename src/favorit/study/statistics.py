@@ -1,6 +1,7 @@
 """What numbers of several seeds and of two variants say, and what they do not.
 
-Accuracies are shares of 1; `correct` is an array of truth values, (images) or (seeds, images), the images in the same order everywhere.
+Accuracies are shares of 1; `correct` is an array of truth values, (images) or (seeds, images), the images in the same
+order everywhere.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ SIMILAR = 0.1  # parameters that differ by more are a difference of their own
 
 @dataclass(frozen=True)
 class Interval:
-    """The mean of n values, their sample standard deviation, and the 95 % interval of the mean; one value has neither."""
+    """The mean of n values, their sample standard deviation, and the 95 % interval of the mean; one value has
+    neither.
+    """
 
     mean: float
     deviation: float | None
@@ -64,20 +67,26 @@ def _student(freedom: int) -> float:
 
 
 def paired_bootstrap(correct_a: Any, correct_b: Any, *, draws: int = 10_000, seed: int = 0) -> Difference:
-    """The difference in accuracy on the same images, and the 2.5 % and 97.5 % points of what it is on images (and seeds) drawn anew.
+    """The difference in accuracy on the same images, and the 2.5 % and 97.5 % points of what it is on images (and
+    seeds) drawn anew.
 
-    Images are drawn with replacement, the same for both. Of S > 1 seeds of a variant S - 1 are drawn: a mean of those varies as much as a
-    mean of S seeds does. One seed cannot say how much another would change: the interval is then that of these very weights. Images with
-    the same outcomes in all runs are interchangeable, so that only how many of each sort are drawn is drawn.
+    Images are drawn with replacement, the same for both. Of S > 1 seeds of a variant S - 1 are drawn: a mean of those
+    varies as much as a mean of S seeds does. One seed cannot say how much another would change: the interval is then
+    that of these very weights. Images with the same outcomes in all runs are interchangeable, so that only how many of
+    each sort are drawn is drawn.
     """
     a, b = _runs_by_images(correct_a), _runs_by_images(correct_b)
     images = a.shape[1]
     if images != b.shape[1] or not images:
-        raise FavoritError(f"the variants have {images} and {b.shape[1]} images: a paired comparison needs the same ones")
+        raise FavoritError(
+            f"the variants have {images} and {b.shape[1]} images: a paired comparison needs the same ones"
+        )
     generator = np.random.default_rng(seed)
     sorts, counts = np.unique(np.concatenate([a, b]), axis=1, return_counts=True)
     found = []
-    for part in np.array_split(np.empty(draws), max(1, draws * len(counts) // 10**7)):  # no more than some 100 MB at once
+    for part in np.array_split(
+        np.empty(draws), max(1, draws * len(counts) // 10**7)
+    ):  # no more than some 100 MB at once
         drawn = generator.multinomial(images, counts / images, len(part))
         share_a, share_b = _seed_weights(len(a), len(part), generator), _seed_weights(len(b), len(part), generator)
         found.append(((share_a @ sorts[: len(a)] - share_b @ sorts[len(a) :]) * drawn).sum(1) / images)
@@ -100,18 +109,24 @@ def _seed_weights(seeds: int, draws: int, generator: np.random.Generator) -> np.
 
 
 def mcnemar(correct_a: Any, correct_b: Any) -> float:
-    """p of the images that only one of two runs gets right being split as unevenly, or more, by a fair coin: exact for any number."""
+    """p of the images that only one of two runs gets right being split as unevenly, or more, by a fair coin: exact for
+    any number.
+    """
     from scipy.special import bdtr
 
     a, b = np.asarray(correct_a, dtype=bool), np.asarray(correct_b, dtype=bool)
     if a.ndim != 1 or a.shape != b.shape:
-        raise FavoritError(f"McNemar's test takes one run of each variant on the same images, not {a.shape} and {b.shape}")
+        raise FavoritError(
+            f"McNemar's test takes one run of each variant on the same images, not {a.shape} and {b.shape}"
+        )
     only_a, only_b = int((a & ~b).sum()), int((b & ~a).sum())
     return min(1.0, 2 * float(bdtr(min(only_a, only_b), only_a + only_b, 0.5)))
 
 
 def confounded(run_a: Run, run_b: Run) -> list[str]:
-    """What differs between two runs beyond their mixers: stem, tokens, parameters by more than 10 %, recipe, data. Empty: a fair pair."""
+    """What differs between two runs beyond their mixers: stem, tokens, parameters by more than 10 %, recipe, data.
+    Empty: a fair pair.
+    """
     a, b = run_a.config, run_b.config
     found = _against("stem", _stem(a), _stem(b)) + _against("tokens", _tokens(a), _tokens(b))
     few, many = sorted((run_a.result["parameters"], run_b.result["parameters"]))
@@ -150,7 +165,10 @@ def _written(config: RunConfig, section: str) -> dict[str, str]:
     """The fields of a section as text, optimiser and schedule in one form."""
     from favorit.training.optim import OPTIMIZERS, SCHEDULES
 
-    found = {name: "none" if value is None else str(value) for name, value in getattr(config, section).model_dump(mode="json").items()}
+    found = {
+        name: "none" if value is None else str(value)
+        for name, value in getattr(config, section).model_dump(mode="json").items()
+    }
     for name, registry in (("optimizer", OPTIMIZERS), ("schedule", SCHEDULES)):
         if name in found:
             found[name] = str(registry.canonical(found[name]))
@@ -199,7 +217,9 @@ class Comparison:
 
     @property
     def published_differences(self) -> list[tuple[Reference, Reference, float, float]]:
-        """(a, b, low, high) for each pair of published accuracies of one table: published a - published b lies from low to high."""
+        """(a, b, low, high) for each pair of published accuracies of one table: published a - published b lies from low
+        to high.
+        """
         pairs = [(a, b) for a in self.published_a.references for b in self.published_b.references if a.table == b.table]
         return [(a, b, a.ends[0] - b.ends[1], a.ends[1] - b.ends[0]) for a, b in pairs]
 
@@ -244,7 +264,9 @@ def compare(a: Sequence[str | Path], b: Sequence[str | Path], *, draws: int = 10
     """Two variants, each the folders of its seeds, compared image by image."""
     first, second = read_variant(a), read_variant(b)
     if first.labels_digest != second.labels_digest:
-        raise FavoritError(f"{first.runs[0].path} and {second.runs[0].path} were tested on different images: their labels differ")
+        raise FavoritError(
+            f"{first.runs[0].path} and {second.runs[0].path} were tested on different images: their labels differ"
+        )
     alike = first.name == second.name
     names = [f"{variant.name} ({variant.runs[0].id[:8]})" if alike else variant.name for variant in (first, second)]
     single = len(first.correct) == len(second.correct) == 1

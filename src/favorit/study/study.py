@@ -27,8 +27,8 @@ REPEATS = ("seed", "data.fold")
 class Options:
     """How a study is run: by which protocol, with how many epochs and images, which seeds and points, at which scale.
 
-    `subset` is the number of training images and of test images. `only` is a part of a point's name, a pattern with * and ?, or several
-    of them: a point is kept if one matches.
+    `subset` is the number of training images and of test images. `only` is a part of a point's name, a pattern with *
+    and ?, or several of them: a point is kept if one matches.
     """
 
     protocol: str = "published"
@@ -83,7 +83,9 @@ class Point:
     changes: Changes
 
     def matches(self, pattern: str) -> bool:
-        """Whether the pattern means this point, or all repetitions of it; the data set counts even where all points share it."""
+        """Whether the pattern means this point, or all repetitions of it; the data set counts even where all points
+        share it.
+        """
         data = f"data={self.changes.get('data.name')} "
         names = {self.name, self.group, *(data + each for each in (self.name, self.group) if not each.startswith(data))}
         return any(matches(name, pattern) for name in names)
@@ -91,11 +93,13 @@ class Point:
 
 @dataclass(frozen=True)
 class Study:
-    """`base` holds for every point unless the point says otherwise; `sound` is what `--protocol sound` changes, and wins over both.
+    """`base` holds for every point unless the point says otherwise; `sound` is what `--protocol sound` changes, and
+    wins over both.
 
-    `flags` are what a reader must know of these numbers and of published ones: sentences, each with patterns of the points it is about.
-    `scales` are its named reductions beside `published` (all of it) and `smoke` (256 images, one epoch). `source` is the file that it was
-    loaded from; processes that train its points import it too. `published` maps rows of published
+    `flags` are what a reader must know of these numbers and of published ones: sentences, each with patterns of the
+    points it is about. `scales` are its named reductions beside `published` (all of it) and `smoke` (256 images, one
+    epoch). `source` is the file that it was loaded from; processes that train its points import it too. `published`
+    maps rows of published
     tables to its points.
     """
 
@@ -113,7 +117,9 @@ class Study:
         if not re.fullmatch(r"[\w.-]+", self.name) or self.name.startswith("."):
             raise FavoritError(f"study name {self.name!r}: letters, digits, '-', '_' and '.', because it names a file")
         if not isinstance(self.points, Points):
-            raise FavoritError(f"study {self.name}: points are made with product, zip or Points, not {type(self.points).__name__}")
+            raise FavoritError(
+                f"study {self.name}: points are made with product, zip or Points, not {type(self.points).__name__}"
+            )
         if not self.points:
             raise FavoritError(f"study {self.name} has no points")
         check_fields([*self.base, *self.sound, *(name for scale in self.scales.values() for name in scale.changes)])
@@ -134,18 +140,29 @@ class Study:
         names = _names(merged, self.base, self.name)
         variants = [{name: value for name, value in changes.items() if name not in REPEATS} for changes in merged]
         groups = _names(variants, self.base, self.name)
-        points = [Point(name, group, {**self.base, **changes}) for name, group, changes in zip(names, groups, merged, strict=True)]
+        points = [
+            Point(name, group, {**self.base, **changes})
+            for name, group, changes in zip(names, groups, merged, strict=True)
+        ]
         for pattern in options.patterns:
             if not any(point.matches(pattern) for point in points):
-                raise FavoritError(f"study {self.name}: no point matches {pattern!r}; its points are named like {points[0].name!r}")
+                raise FavoritError(
+                    f"study {self.name}: no point matches {pattern!r}; its points are named like {points[0].name!r}"
+                )
         return [point for point in points if not options.patterns or any(map(point.matches, options.patterns))]
 
     def _merged(self, seeds: Sequence[int], scale: Scale = SCALES[FULL]) -> list[Changes]:
-        """The changes of every point of a scale to the base, seeds multiplied in; two points that come to the same are an error."""
+        """The changes of every point of a scale to the base, seeds multiplied in; two points that come to the same are
+        an error.
+        """
         merged: list[Changes] = list(self.points if scale.points is None else scale.points)
         if seeds:  # instead of those it has
             without = [{name: value for name, value in changes.items() if name != "seed"} for changes in merged]
-            merged = [{**changes, "seed": seed} for changes in {self._key(each): each for each in without}.values() for seed in seeds]
+            merged = [
+                {**changes, "seed": seed}
+                for changes in {self._key(each): each for each in without}.values()
+                for seed in seeds
+            ]
         seen: dict[str, int] = {}
         for number, changes in enumerate(merged, 1):
             if (first := seen.setdefault(self._key(changes), number)) != number:
@@ -193,13 +210,16 @@ class Study:
     def group_references(self, options: Options) -> dict[str, list[Reference]]:
         """The published numbers of each group of points that has some. Seeds and folds of a variant share them.
 
-        At a scale whose points have another model than the study's, such as a narrower one, a group has none: see `other_models`.
+        At a scale whose points have another model than the study's, such as a narrower one, a group has none: see
+        `other_models`.
         """
         others = self.other_models(options)
         return {group: own for group, (_, own) in self._matched(options).items() if group not in others}
 
     def other_models(self, options: Options) -> dict[str, str]:
-        """The groups of a scale whose model is not the one of the published number, with what differs: `dim 256 instead of 960`."""
+        """The groups of a scale whose model is not the one of the published number, with what differs: `dim 256 instead
+        of 960`.
+        """
         if options.scale == FULL:
             return {}
         whole = {(each.table, each.row): point for point, own in self._matched(Options()).values() for each in own}
@@ -207,7 +227,9 @@ class Study:
         for group, (point, own) in self._matched(options).items():
             ours = self.config(point, options).model.model_dump()
             theirs = self.config(whole[own[0].table, own[0].row], Options()).model.model_dump()
-            if differs := [f"{name} {ours[name]} instead of {theirs[name]}" for name in ours if ours[name] != theirs[name]]:
+            if differs := [
+                f"{name} {ours[name]} instead of {theirs[name]}" for name in ours if ours[name] != theirs[name]
+            ]:
                 found[group] = ", ".join(differs)
         return found
 
@@ -221,7 +243,9 @@ class Study:
 
     def flagged(self, name: str) -> Iterator[str]:
         """What must be known of the numbers of a point."""
-        return (sentence for sentence, patterns in self.flags.items() if any(matches(name, pattern) for pattern in patterns))
+        return (
+            sentence for sentence, patterns in self.flags.items() if any(matches(name, pattern) for pattern in patterns)
+        )
 
 
 def matches(name: str, pattern: str) -> bool:
@@ -230,7 +254,8 @@ def matches(name: str, pattern: str) -> bool:
 
 
 def _names(points: Sequence[Changes], base: Changes, alone: str) -> list[str]:
-    """Names that show the fields that tell the points apart, and no more; a point with none of them has the name `alone`.
+    """Names that show the fields that tell the points apart, and no more; a point with none of them has the name
+    `alone`.
 
     A point shows a field only if it writes it: without it, the base's value holds.
     """
@@ -245,7 +270,8 @@ def _names(points: Sequence[Changes], base: Changes, alone: str) -> list[str]:
     for name in fields:
         if told_apart([*kept, name]) > told_apart(kept):
             kept.append(name)
-    # What an earlier field told apart, later ones together may tell apart too; but that a field is not there tells a reader nothing.
+    # What an earlier field told apart, later ones together may tell apart too; but that a field is not there tells a
+    # reader nothing.
     for name in reversed(kept):
         ways = (kept, [other for other in kept if None not in columns[other]])
         others = [[other for other in way if other != name] for way in ways]
@@ -254,11 +280,15 @@ def _names(points: Sequence[Changes], base: Changes, alone: str) -> list[str]:
     # A section's name is what it is called: data=cifar10 and not name=cifar10.
     short = {name: name.removesuffix(".name").rpartition(".")[2] for name in kept}
     shown = {name: text if list(short.values()).count(text) == 1 else name for name, text in short.items()}
-    return [" ".join(f"{shown[name]}={changes[name]}" for name in kept if name in changes) or alone for changes in points]
+    return [
+        " ".join(f"{shown[name]}={changes[name]}" for name in kept if name in changes) or alone for changes in points
+    ]
 
 
 def _sections(changes: Changes) -> dict[str, Any]:
-    """{"model.dim": 64, "seed": 1} -> {"model": {"dim": 64}, ..., "seed": 1}, a preset put under the fields it stands for."""
+    """{"model.dim": 64, "seed": 1} -> {"model": {"dim": 64}, ..., "seed": 1}, a preset put under the fields it stands
+    for.
+    """
     values: dict[str, Any] = {section: {} for section in SECTIONS}
     if PRESET in changes:
         from favorit.model.presets import PRESETS, preset

@@ -1,7 +1,9 @@
-"""What a runner is given to do, and what it says while it does it. Where the work happens (processes here, a cluster) is a backend.
+"""What a runner is given to do, and what it says while it does it. Where the work happens (processes here, a cluster)
+is a backend.
 
-A backend is a generator function `backend(tasks, out, source=..., ...)`: it trains every task into `out`/<id> where the study's file is
-imported, goes on where a run was interrupted, tries again what died with its process, and yields exactly one Ended or Broke for each task.
+A backend is a generator function `backend(tasks, out, source=..., ...)`: it trains every task into `out`/<id> where the
+study's file is imported, goes on where a run was interrupted, tries again what died with its process, and yields
+exactly one Ended or Broke for each task.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from favorit.config import RunConfig
 
 @dataclass(frozen=True)
 class Task:
-    """A run to be done: the name of its point, its configuration, and its identifier. Tasks of one `group` only repeat each other."""
+    """A run to be done: the name of its point, its configuration, and its identifier. Tasks of one `group` only repeat
+    each other.
+    """
 
     name: str
     config: RunConfig

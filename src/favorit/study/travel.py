@@ -1,6 +1,8 @@
-"""A run folder as plain files by name: what travels between the driver and a node, and how it is laid down on the other side.
+"""A run folder as plain files by name: what travels between the driver and a node, and how it is laid down on the other
+side.
 
-No shared file system is assumed, and no name is trusted: what may arrive is a file of a run, or a file of one of its checkpoints.
+No shared file system is assumed, and no name is trusted: what may arrive is a file of a run, or a file of one of its
+checkpoints.
 """
 
 from __future__ import annotations
@@ -27,8 +29,9 @@ def pack(folder: RunFolder) -> Contents:
 
 
 def lay_down(contents: Contents, folder: RunFolder) -> None:
-    """Writes what arrived. A kill at any moment leaves a run that goes on: records and weights come before the checkpoint that knows of
-    them, which appears whole, and the result comes last."""
+    """Writes what arrived. A kill at any moment leaves a run that goes on: records and weights come before the
+    checkpoint that knows of them, which appears whole, and the result comes last.
+    """
     files: Contents = {}
     checkpoints: dict[int, Contents] = {}
     for name, content in contents.items():

@@ -1,7 +1,8 @@
-"""A worker process: trains the tasks it is sent, one after the other, and says how it goes. `python -m favorit.study.worker DESCRIPTOR`.
+"""A worker process: trains the tasks it is sent, one after the other, and says how it goes. `python -m
+favorit.study.worker DESCRIPTOR`.
 
-It lives as long as the connection to its runner: when that closes, however the runner ended, the process ends at once, as a run may at any
-moment. Libraries and the last data sets stay in memory from task to task.
+It lives as long as the connection to its runner: when that closes, however the runner ended, the process ends at once,
+as a run may at any moment. Libraries and the last data sets stay in memory from task to task.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ DATA_SETS = 2
 
 @dataclass(frozen=True)
 class Order:
-    """How a worker trains. `workers` share the machine, each with `threads`; after `deadline` (monotonic time) runs stop where they can.
+    """How a worker trains. `workers` share the machine, each with `threads`; after `deadline` (monotonic time) runs
+    stop where they can.
 
     `source` is the file of the study, whose components are known once it is imported.
     """
@@ -100,7 +102,9 @@ def _attempt(task: Task, order: Order, read: Any, tell: Callable[[TaskEvent], No
         elif isinstance(event, Begin):
             began = True
             if Path(event.path).name != task.id:
-                raise FavoritError(f"{config.data.name} has changed since the study was planned: start the same command again")
+                raise FavoritError(
+                    f"{config.data.name} has changed since the study was planned: start the same command again"
+                )
             tell(Began(task, event.step, order.name))
         elif isinstance(event, Epoch):
             tell(Trained(task, asdict(event)))
@@ -132,7 +136,9 @@ def _attempt(task: Task, order: Order, read: Any, tell: Callable[[TaskEvent], No
 
 
 def forget() -> None:
-    """Gives the memory of the last run back, and lets the system's record of the largest size begin anew: a run reports its own."""
+    """Gives the memory of the last run back, and lets the system's record of the largest size begin anew: a run reports
+    its own.
+    """
     gc.collect()
     gc.freeze()  # what stays, the libraries above all, need not be looked through again
     if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:

@@ -18,7 +18,8 @@ CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
 
 @contextmanager
 def deterministic(wanted: bool) -> Iterator[None]:
-    """If wanted, torch, cuDNN and cuBLAS use deterministic algorithms inside, and an operation that has none is an error.
+    """If wanted, torch, cuDNN and cuBLAS use deterministic algorithms inside, and an operation that has none is an
+    error.
 
     The settings from before are restored after.
     """

@@ -11,10 +11,11 @@ from favorit.training.evaluation import Precision
 
 
 def diagnose(model: nn.Module, images: Tensor, precision: Precision) -> str:
-    """The first layer that gives something else than numbers for these images, and the size of what each part of the model gives.
+    """The first layer that gives something else than numbers for these images, and the size of what each part of the
+    model gives.
 
-    Gradients would not tell: those of a loss that is no number are none either, in every layer. A layer that is looked at makes all of q, k
-    and v, also where training saves them.
+    Gradients would not tell: those of a loss that is no number are none either, in every layer. A layer that is looked
+    at makes all of q, k and v, also where training saves them.
     """
     sizes, broken = _watch(model, images, precision)
     ruined = [name for name, parameter in model.named_parameters() if not parameter.isfinite().all()]
@@ -28,7 +29,9 @@ def diagnose(model: nn.Module, images: Tensor, precision: Precision) -> str:
 
 
 def _watch(model: nn.Module, images: Tensor, precision: Precision) -> tuple[dict[str, float], str | None]:
-    """The sizes of the outputs of stem, blocks and head in the order of their calls, and the first broken layer within them."""
+    """The sizes of the outputs of stem, blocks and head in the order of their calls, and the first broken layer within
+    them.
+    """
     sizes: dict[str, float] = {}
     broken: list[str] = []
 

@@ -1,7 +1,7 @@
 """The one training loop: a generator of events.
 
-Every random number is a function of (seed, epoch, step): a run that is killed and resumed ends with the same weights, bit for bit at
-equal threads, as one that was not.
+Every random number is a function of (seed, epoch, step): a run that is killed and resumed ends with the same weights,
+bit for bit at equal threads, as one that was not.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from favorit.data import Batch, DataSet, Loader
 from favorit.errors import FavoritError
 from favorit.files import write_atomically
 from favorit.model import ViT
+from favorit.training.checkpoint import Progress, load_checkpoint, load_weights, save_checkpoint, save_weights
 from favorit.training.diagnosis import diagnose
 from favorit.training.evaluation import Evaluation, evaluate, report
 from favorit.training.events import Begin, Checkpoint, End, Epoch, Event, Step
 from favorit.training.folder import RunFolder
+from favorit.training.loaders import class_weights, load_parts
 from favorit.training.optim import build_optimizers, learning_rate_factor
 from favorit.training.outcome import outcome
-from favorit.training.parts import class_weights, load_parts
-from favorit.training.state import Progress, load_checkpoint, load_weights, save_checkpoint, save_weights
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -56,10 +56,22 @@ class Training:
         every: float,
         workers: int = 1,
     ) -> None:
-        self.config, self.fabric, self.folder, self.model, self.every, self.workers = config, fabric, folder, model, every, workers
+        self.config, self.fabric, self.folder, self.model, self.every, self.workers = (
+            config,
+            fabric,
+            folder,
+            model,
+            every,
+            workers,
+        )
         options = config.train
         parts = load_parts(config, data, fabric.global_rank, fabric.world_size)
-        self.loader, self.validation, self.test, self.plain_test = parts.training, parts.validation, parts.test, parts.plain_test
+        self.loader, self.validation, self.test, self.plain_test = (
+            parts.training,
+            parts.validation,
+            parts.test,
+            parts.plain_test,
+        )
         forward: nn.Module = torch.compile(model) if compiled else model  # type: ignore[assignment]
         optimizers = build_optimizers(model, options)
         self.forward, *self.optimizers = fabric.setup(forward, *optimizers)
@@ -121,7 +133,14 @@ class Training:
             progress.seconds += time.perf_counter() - start
             if self.fabric.is_global_zero:
                 done = progress.step - number * steps
-                yield Step(number, done, steps, progress.loss_sum / progress.seen, progress.correct / progress.seen, options.lr * factor)
+                yield Step(
+                    number,
+                    done,
+                    steps,
+                    progress.loss_sum / progress.seen,
+                    progress.correct / progress.seen,
+                    options.lr * factor,
+                )
                 if done < steps and time.monotonic() - saved >= self.every:
                     self._save()
                     saved = time.monotonic()
@@ -134,7 +153,9 @@ class Training:
         torch.manual_seed(seeds.derive(self.config.seed, "step", self.fabric.global_rank, progress.step))
         images, targets = batch.images.to(device), batch.targets.to(device)
         logits = self.forward(images)
-        losses = F.cross_entropy(logits.float(), targets, self.class_weights, label_smoothing=options.label_smoothing, reduction="sum")
+        losses = F.cross_entropy(
+            logits.float(), targets, self.class_weights, label_smoothing=options.label_smoothing, reduction="sum"
+        )
         # Ranks average their gradients: each divides by its share of the whole batch.
         loss = losses * self.fabric.world_size / batch.total
         for optimizer in self.optimizers:
@@ -160,8 +181,9 @@ class Training:
         progress.seen += int(seen)
 
     def _over_ranks(self, *numbers: Tensor) -> Callable[[], list[float]]:
-        """The sums over all processes, once they are asked for: each reports the same epoch, stops at the same loss and resumes from the
-        same progress."""
+        """The sums over all processes, once they are asked for: each reports the same epoch, stops at the same loss and
+        resumes from the same progress.
+        """
         if self.fabric.world_size == 1:
             return lambda: [number.item() for number in numbers]
         sums = torch.stack([number.to(self.fabric.device, torch.float64) for number in numbers])
@@ -189,7 +211,9 @@ class Training:
             # Batch norm keeps statistics of its own in each process: what the first one found decides for all.
             loss, accuracy = self.fabric.broadcast((found.loss, found.accuracy))
             if not math.isfinite(loss):
-                raise DivergedError(self._diagnosis(f"the validation loss became {loss}", next(self.validation.epoch(0)).images))
+                raise DivergedError(
+                    self._diagnosis(f"the validation loss became {loss}", next(self.validation.epoch(0)).images)
+                )
         score = {"accuracy": accuracy, "loss": None if loss is None else -loss}[options.monitor]
         better = options.select == "last" or score is None or progress.best is None or score > progress.best
         if score is not None and (progress.best is None or score > progress.best):
@@ -213,13 +237,17 @@ class Training:
             if better:
                 write_atomically(self.folder.path / "best.safetensors", lambda path: save_weights(self.model, path))
                 if self.ema is not None:
-                    write_atomically(self.folder.path / "best-ema.safetensors", lambda path: save_weights(self.chosen, path))
+                    write_atomically(
+                        self.folder.path / "best-ema.safetensors", lambda path: save_weights(self.chosen, path)
+                    )
             self._save()
         self.fabric.barrier()
         return record
 
     def _watch(self) -> dict[str, Any]:
-        """The test fields of an epoch's record. Nothing is chosen by them, and the first process alone writes records."""
+        """The test fields of an epoch's record. Nothing is chosen by them, and the first process alone writes
+        records.
+        """
         if self.config.train.watch is None or not self.fabric.is_global_zero:
             return {}
         found = self._evaluate(self.test)
@@ -231,7 +259,9 @@ class Training:
 
     def _is_over(self) -> bool:
         patience, best, epochs = self.config.train.patience, self.progress.best_epoch, self.progress.epochs
-        return epochs >= self.config.train.epochs or (patience is not None and best is not None and epochs - 1 - best >= patience)
+        return epochs >= self.config.train.epochs or (
+            patience is not None and best is not None and epochs - 1 - best >= patience
+        )
 
     def _prune(self) -> dict[str, Any]:
         """Records how far the run came; its checkpoint stays."""
@@ -242,10 +272,14 @@ class Training:
 
     def _finish(self) -> dict[str, Any]:
         """Tests the chosen weights, once, and writes what the run ends with."""
-        load_weights(self.chosen, self.folder.path / ("best.safetensors" if self.ema is None else "best-ema.safetensors"))
+        load_weights(
+            self.chosen, self.folder.path / ("best.safetensors" if self.ema is None else "best-ema.safetensors")
+        )
         found = self._evaluate(self.test)
         if not found.logits.isfinite().all():  # without validation images the last step is seen here first
-            raise DivergedError(self._diagnosis("the answers to test images became other than numbers", next(self.test.epoch(0)).images))
+            raise DivergedError(
+                self._diagnosis("the answers to test images became other than numbers", next(self.test.epoch(0)).images)
+            )
         logits, labels = found.logits.numpy(), found.labels.numpy()
 
         def predictions(path: Any) -> None:

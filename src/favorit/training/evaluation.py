@@ -61,7 +61,9 @@ def evaluate(model: nn.Module, loader: Loader, device: torch.device, precision: 
 
 
 def report(model: nn.Module, found: Evaluation, image: Tensor) -> dict[str, Any]:
-    """What a result says of a tested model, as JSON data: metrics, times, memory of this process, size; FLOPs are those of one `image`."""
+    """What a result says of a tested model, as JSON data: metrics, times, memory of this process, size; FLOPs are those
+    of one `image`.
+    """
     total, batch = sum(found.seconds), max(found.images)
     # The last batch may be smaller. One batch has no spread.
     whole = [seconds for seconds, images in zip(found.seconds, found.images, strict=True) if images == batch]

@@ -21,8 +21,12 @@ def open_run(path: str | Path) -> StoredRun:
 
 
 def find_run(identifier: str, out: str | Path, *packs: str | Path) -> StoredRun:
-    """The run of that identifier in `out`, or packed in one of `packs`. A run that is nowhere yet is the folder to train it in."""
-    return _either(RunFolder(f"{out}{os.sep}{identifier}"), [f"{place}{os.sep}{identifier}{SUFFIX}" for place in (out, *packs)])
+    """The run of that identifier in `out`, or packed in one of `packs`. A run that is nowhere yet is the folder to
+    train it in.
+    """
+    return _either(
+        RunFolder(f"{out}{os.sep}{identifier}"), [f"{place}{os.sep}{identifier}{SUFFIX}" for place in (out, *packs)]
+    )
 
 
 def stored_runs(folder: str | Path) -> Iterator[StoredRun]:

@@ -1,8 +1,8 @@
 """A run on disk: the files of one folder, each written so that a kill at any moment leaves it whole or absent.
 
 config.json            first          checkpoint-<step>/     renamed into place whole
-lock                   flock          best.safetensors       weights that validation chose (best-ema.safetensors beside it)
-epochs.jsonl           append-only    predictions.npz        test logits and labels
+lock                   flock          best.safetensors       weights that validation chose (best-ema.safetensors beside
+it) epochs.jsonl           append-only    predictions.npz        test logits and labels
 error.txt              why it broke   result.json            last
 """
 
@@ -122,7 +122,9 @@ class RunFolder(StoredRun):
             with np.load(path, allow_pickle=False) as saved:
                 return summarize(saved["logits"], saved["labels"])
         except (OSError, ValueError, KeyError, BadZipFile) as error:
-            raise FavoritError(f"{path} cannot be read ({' '.join(str(error).split())}): delete the run, train again") from None
+            raise FavoritError(
+                f"{path} cannot be read ({' '.join(str(error).split())}): delete the run, train again"
+            ) from None
 
     def weights(self, name: str) -> Path:
         return self.path / name
@@ -181,7 +183,9 @@ class RunFolder(StoredRun):
         return [self.path / name for name in os.listdir(self.path) if _LEFTOVER.fullmatch(name)]
 
     def tidy(self) -> None:
-        """A complete run needs no checkpoint, nor what killed processes left half written, nor an error that was mended."""
+        """A complete run needs no checkpoint, nor what killed processes left half written, nor an error that was
+        mended.
+        """
         for path in self._leftovers():
             if path.is_dir():
                 shutil.rmtree(path)
@@ -197,7 +201,9 @@ class RunFolder(StoredRun):
 
 
 def _take(file: IO[str]) -> bool:
-    """An exclusive lock, unless another process has one. Whoever lists runs has a shared one for an instant, which is waited for."""
+    """An exclusive lock, unless another process has one. Whoever lists runs has a shared one for an instant, which is
+    waited for.
+    """
     while not _lock(file, fcntl.LOCK_EX):
         if not _lock(file, fcntl.LOCK_SH):
             return False

@@ -28,7 +28,9 @@ def build_optimizers(model: nn.Module, config: TrainConfig) -> list[Optimizer]:
     fused = config.precision != "fp16"
     built = OPTIMIZERS.build(config.optimizer, model=model, lr=config.lr, weight_decay=config.weight_decay, fused=fused)
     if len(built) > 1 and not fused:
-        raise FavoritError(f"optimizer={config.optimizer!r} is not valid with train.precision=fp16: one scale cannot serve two optimisers")
+        raise FavoritError(
+            f"optimizer={config.optimizer!r} is not valid with train.precision=fp16: one scale cannot serve two optimisers"
+        )
     return built
 
 
@@ -42,7 +44,12 @@ def _groups(parameters: Iterable[nn.Parameter], weight_decay: float) -> list[dic
 
 @OPTIMIZERS.register("adamw")
 def adamw(
-    model: nn.Module, lr: float, weight_decay: float, fused: bool = True, beta1: Probability = 0.9, beta2: Probability = 0.999
+    model: nn.Module,
+    lr: float,
+    weight_decay: float,
+    fused: bool = True,
+    beta1: Probability = 0.9,
+    beta2: Probability = 0.999,
 ) -> list[Optimizer]:
     """Adam with decoupled weight decay."""
     return [torch.optim.AdamW(_groups(model.parameters(), weight_decay), lr=lr, betas=(beta1, beta2), fused=fused)]
@@ -50,14 +57,21 @@ def adamw(
 
 @OPTIMIZERS.register("adam")
 def adam(
-    model: nn.Module, lr: float, weight_decay: float, fused: bool = True, beta1: Probability = 0.9, beta2: Probability = 0.999
+    model: nn.Module,
+    lr: float,
+    weight_decay: float,
+    fused: bool = True,
+    beta1: Probability = 0.9,
+    beta2: Probability = 0.999,
 ) -> list[Optimizer]:
     """Adam; weight decay is added to the gradient."""
     return [torch.optim.Adam(_groups(model.parameters(), weight_decay), lr=lr, betas=(beta1, beta2), fused=fused)]
 
 
 @OPTIMIZERS.register("sgd")
-def sgd(model: nn.Module, lr: float, weight_decay: float, momentum: Probability = 0.9, nesterov: bool = False) -> list[Optimizer]:
+def sgd(
+    model: nn.Module, lr: float, weight_decay: float, momentum: Probability = 0.9, nesterov: bool = False
+) -> list[Optimizer]:
     """Stochastic gradient descent with momentum."""
     if nesterov and not momentum:
         raise FavoritError("sgd: nesterov=True needs momentum above 0")
@@ -66,8 +80,12 @@ def sgd(model: nn.Module, lr: float, weight_decay: float, momentum: Probability 
 
 
 @OPTIMIZERS.register("muon")
-def muon(model: nn.Module, lr: float, weight_decay: float, fused: bool = True, momentum: Probability = 0.95) -> list[Optimizer]:
-    """Orthogonalised momentum for the matrices of the blocks, scaled to the size of AdamW's updates; AdamW for everything else."""
+def muon(
+    model: nn.Module, lr: float, weight_decay: float, fused: bool = True, momentum: Probability = 0.95
+) -> list[Optimizer]:
+    """Orthogonalised momentum for the matrices of the blocks, scaled to the size of AdamW's updates; AdamW for
+    everything else.
+    """
     blocks = {id(p) for name, p in model.named_parameters() if name.startswith("blocks.") and p.ndim == 2}
     inside = [p for p in model.parameters() if id(p) in blocks and p.requires_grad]
     outside = [p for p in model.parameters() if id(p) not in blocks]

@@ -17,7 +17,9 @@ CURVES = ("test", "validation", "train")
 
 
 def outcome(epochs: Sequence[Record]) -> dict[str, Any]:
-    """The part of a result that follows from its epochs, as JSON data. `total_seconds` counts training, validation and watching."""
+    """The part of a result that follows from its epochs, as JSON data. `total_seconds` counts training, validation and
+    watching.
+    """
     last = epochs[-1]
     train_seconds = sum(record["train_seconds"] for record in epochs)
     evaluated = sum(record["validation_seconds"] + (record.get("test_seconds") or 0.0) for record in epochs)
@@ -52,10 +54,11 @@ def _best_test(epochs: Sequence[Record]) -> dict[str, Any] | None:
 
 
 def reached(epochs: Sequence[Record], accuracies: Sequence[float] = MILESTONES) -> dict[str, Any]:
-    """{curve, accuracies: {accuracy: {epoch, seconds}}}: the first epoch at or above each accuracy, and the training seconds until its end.
+    """{curve, accuracies: {accuracy: {epoch, seconds}}}: the first epoch at or above each accuracy, and the training
+    seconds until its end.
 
-    The curve is that of the test images where the run is watched, else of the validation images, else of the training images.
-    Accuracies that were never reached are left out.
+    The curve is that of the test images where the run is watched, else of the validation images, else of the training
+    images. Accuracies that were never reached are left out.
     """
     curve = next(name for name in CURVES if all(record.get(f"{name}_accuracy") is not None for record in epochs))
     found: dict[str, dict[str, float]] = {}

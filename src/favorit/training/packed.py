@@ -1,4 +1,5 @@
-"""A finished run as one small file `<id>.zip`: its configuration, epochs, result and predictions; no weights and no logits.
+"""A finished run as one small file `<id>.zip`: its configuration, epochs, result and predictions; no weights and no
+logits.
 
 config.json, result.json   as in the folder of the run
 epochs.jsonl               the same with numbers of 6 digits
@@ -33,7 +34,17 @@ RECORDS = ("config.json", "result.json", "epochs.jsonl")
 PREDICTIONS = "predictions.npz"
 LARGEST = 1 << 26  # bytes of a file, and of what it inflates to: 10,000 test images need 20 and 100 kB
 DIGITS = 6
-UNREADABLE = (BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, ValueError, KeyError, TypeError, MemoryError)
+UNREADABLE = (
+    BadZipFile,
+    zlib.error,
+    struct.error,
+    EOFError,
+    RuntimeError,
+    ValueError,
+    KeyError,
+    TypeError,
+    MemoryError,
+)
 
 
 class PackedRun(StoredRun):
@@ -73,7 +84,11 @@ class PackedRun(StoredRun):
             raise self._damaged(error, PREDICTIONS) from None
 
     def weights(self, name: str) -> Path:
-        free = (out for out in ("runs", "retrained", f"retrained-{self.id}") if not os.path.exists(f"{out}/{self.path.name}"))
+        free = (
+            out
+            for out in ("runs", "retrained", f"retrained-{self.id}")
+            if not os.path.exists(f"{out}/{self.path.name}")
+        )
         command = f"favorit train --config {shlex.quote(str(self.path))} --out {next(free)}"
         raise FavoritError(f"{self.path} is a packed run, which has no weights; train it again: {command}")
 
@@ -127,7 +142,11 @@ def packed_bytes(run: StoredRun) -> bytes:
     config, result = run.config(), run.result()
     assert result is not None
     epochs = "".join(_text(_rounded(record)) + "\n" for record in run.epochs())
-    members = {"config.json": _text(config).encode(), "result.json": _text(result).encode(), "epochs.jsonl": epochs.encode()}
+    members = {
+        "config.json": _text(config).encode(),
+        "result.json": _text(result).encode(),
+        "epochs.jsonl": epochs.encode(),
+    }
     if result["status"] == "complete":
         from favorit.training.predictions import encode
 

@@ -13,8 +13,8 @@ import numpy as np
 STEPS = 15
 # predicted       two images to a byte where classes are below 16: deflate is best at such bytes
 # confidence      in steps, two images to a byte
-# correct         eight images to a byte. With the digest it takes 1.3 kB for 10,000 images, where labels would take 5 to 8.
-# images          their number
+# correct         eight images to a byte. With the digest it takes 1.3 kB for 10,000 images, where labels would take 5
+# to 8. images          their number
 # labels_digest   text
 ARRAYS = ("predicted.npy", "confidence.npy", "correct.npy", "images.npy", "labels_digest.npy")
 
@@ -23,8 +23,8 @@ ARRAYS = ("predicted.npy", "confidence.npy", "correct.npy", "images.npy", "label
 class Predictions:
     """The predictions for test images in their order.
 
-    `predicted` is the class, `confidence` the softmax probability of that class in steps of 1/15, `correct` whether it is the label.
-    Runs with equal `labels_digest` were tested on the same labels in the same order.
+    `predicted` is the class, `confidence` the softmax probability of that class in steps of 1/15, `correct` whether it
+    is the label. Runs with equal `labels_digest` were tested on the same labels in the same order.
     """
 
     predicted: np.ndarray
@@ -64,7 +64,10 @@ def decode(members: Mapping[str, bytes]) -> Predictions:
     arrays = [np.load(io.BytesIO(members[name]), allow_pickle=False) for name in ARRAYS]
     predicted, confidence, correct, images, digest = arrays
     count = int(images)
-    if (len(confidence), len(correct)) != ((count + 1) // 2, (count + 7) // 8) or len(predicted) not in (count, len(confidence)):
+    if (len(confidence), len(correct)) != ((count + 1) // 2, (count + 7) // 8) or len(predicted) not in (
+        count,
+        len(confidence),
+    ):
         raise ValueError(f"arrays of {len(predicted)}, {len(confidence)} and {len(correct)} bytes for {count} images")
     return Predictions(
         predicted if len(predicted) == count else _singles(predicted, count),

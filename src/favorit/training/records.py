@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 
 def runs(folder: str | Path = "runs") -> pandas.DataFrame:
-    """One row for each run, full or packed: identifier, status, fields of its configuration, numbers of its result, its environment.
+    """One row for each run, full or packed: identifier, status, fields of its configuration, numbers of its result, its
+    environment.
 
     `status` is complete, failed, pruned, training (some process holds the run) or stopped (none does; rerun to resume).
     """
@@ -40,7 +41,9 @@ def status(run: StoredRun, result: dict[str, Any] | None) -> str:
 
 
 def had_machine_alone(environment: Mapping[str, Any] | None) -> bool:
-    """True if times of a run count: no other worker beside it, and usual priority. Older results do not record the priority."""
+    """True if times of a run count: no other worker beside it, and usual priority. Older results do not record the
+    priority.
+    """
     known = environment or {}
     return known.get("workers", 1) == 1 and known.get("nice", 0) == 0
 
@@ -70,6 +73,17 @@ def _row(run: StoredRun) -> dict[str, Any]:
     # Times are compared only between runs of one environment that had the machine to themselves.
     found["had_machine_alone"] = had_machine_alone(result.get("environment"))
     environment = {f"environment.{key}": value for key, value in (result.get("environment") or {}).items()}
-    batches = dict(zip(("batch_seconds", "batch_seconds_deviation"), result.get("inference_seconds_per_batch", ()), strict=False))
+    batches = dict(
+        zip(("batch_seconds", "batch_seconds_deviation"), result.get("inference_seconds_per_batch", ()), strict=False)
+    )
     flags = " ".join(result.get("flags", []))
-    return {**found, **numbers, **batches, **tested, **evaluated, **environment, "flags": flags, "error": result.get("error")}
+    return {
+        **found,
+        **numbers,
+        **batches,
+        **tested,
+        **evaluated,
+        **environment,
+        "flags": flags,
+        "error": result.get("error"),
+    }

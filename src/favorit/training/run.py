@@ -71,11 +71,15 @@ class Run:
 
 
 def resolve(config: RunConfig, data: DataSet) -> RunConfig:
-    """The configuration with what the data decide: image size, channels, classes, and which images validate where they bring their own."""
+    """The configuration with what the data decide: image size, channels, classes, and which images validate where they
+    bring their own.
+    """
     size = build_preprocess(config.data.preprocess, data.mean, data.std).output_size(data.image_size)
     model = config.model.replace(image_size=size, channels=data.channels, classes=len(data.classes))
     own = data.validation is not None and config.data.folds is None
-    return config.replace(model=model, data=config.data.replace(validation=DataConfig().validation) if own else config.data)
+    return config.replace(
+        model=model, data=config.data.replace(validation=DataConfig().validation) if own else config.data
+    )
 
 
 def run_id(config: RunConfig, digest: str) -> str:
@@ -95,9 +99,13 @@ def run_id(config: RunConfig, digest: str) -> str:
             head_dim=None if model.head_dim == model.dim // model.heads else model.head_dim,
         ),
         data=data.replace(
-            name=DataConfig().name, augment=_pattern(AUGMENTS, data.augment), preprocess=_pattern(PREPROCESSES, data.preprocess)
+            name=DataConfig().name,
+            augment=_pattern(AUGMENTS, data.augment),
+            preprocess=_pattern(PREPROCESSES, data.preprocess),
         ),
-        train=options.replace(optimizer=str(OPTIMIZERS.canonical(options.optimizer)), schedule=str(SCHEDULES.canonical(options.schedule))),
+        train=options.replace(
+            optimizer=str(OPTIMIZERS.canonical(options.optimizer)), schedule=str(SCHEDULES.canonical(options.schedule))
+        ),
     )
     mixers = [str(spec) for spec in layers(model.layout, model.performer, model.depth)]
     return identify({**meaning.changed(), "layers": mixers, "digest": digest})
@@ -123,11 +131,12 @@ def train(
     read: Callable[[str, str | Path | None], DataSet] = load_dataset,
     listen: Callable[[Event, RunConfig], bool | None] | None = None,
 ) -> Run:
-    """Trains a configuration, or what is left of it, into `out`/<id>; a finished run, packed or not, is returned as it is.
+    """Trains a configuration, or what is left of it, into `out`/<id>; a finished run, packed or not, is returned as it
+    is.
 
-    `workers` says how many runs share the machine; the result records it beside the times. `read` is for whoever trains many runs and keeps
-    their data. `listen` hears every event on the first process; if what it returns after an Epoch is true, the run is pruned: it stops
-    there untested, and goes on from there when it is trained again.
+    `workers` says how many runs share the machine; the result records it beside the times. `read` is for whoever trains
+    many runs and keeps their data. `listen` hears every event on the first process; if what it returns after an Epoch
+    is true, the run is pruned: it stops there untested, and goes on from there when it is trained again.
     """
     config = RunConfig(**config) if isinstance(config, dict) else config
     if Path(out).exists() and not Path(out).is_dir():
@@ -143,7 +152,9 @@ def train(
     model = create_model(config.model, seed=seeds.derive(config.seed, "model"))
     fabric = _launch(accelerator, devices, config.train.precision, model)
     # Whatever is wrong with the configuration shows here, before there is a folder.
-    training = Training(config, data, model, fabric, folder, compiled=compiled, every=checkpoint_seconds, workers=workers)
+    training = Training(
+        config, data, model, fabric, folder, compiled=compiled, every=checkpoint_seconds, workers=workers
+    )
     with deterministic(config.train.deterministic), _held(folder, fabric):
         # Another process may have finished it since the first look: models were built and libraries imported.
         if has_ended(finished := fabric.broadcast(folder.result() if fabric.is_global_zero else None)):
@@ -153,7 +164,9 @@ def train(
         if fabric.is_global_zero:
             card = {"name": located(config.data.name), **_card(data)}
             shown = shorten(layers(config.model.layout, config.model.performer, config.model.depth))
-            folder.write_config({"id": identifier, "layers": shown, "config": config.model_dump(mode="json"), "data": card})
+            folder.write_config(
+                {"id": identifier, "layers": shown, "config": config.model_dump(mode="json"), "data": card}
+            )
         try:
             _consume(training, config, listen)
         except DivergedError as error:
@@ -174,7 +187,9 @@ def _finished(run: StoredRun, result: dict[str, Any]) -> Run:
 def _launch(accelerator: str, devices: int, precision: str, model: ViT) -> Any:
     from lightning_fabric import Fabric
 
-    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # which processes found each other is nothing that a user asked for
+    logging.getLogger("lightning_fabric").setLevel(
+        logging.WARNING
+    )  # which processes found each other is nothing that a user asked for
     strategy = "auto"
     if devices > 1:  # looking for parameters without a gradient costs time at every step
         strategy = "ddp" if _all_learn(model) else "ddp_find_unused_parameters_true"
@@ -182,15 +197,21 @@ def _launch(accelerator: str, devices: int, precision: str, model: ViT) -> Any:
         fabric = Fabric(accelerator=accelerator, devices=devices, strategy=strategy, precision=PRECISIONS[precision])  # type: ignore[arg-type]
     except (ValueError, TypeError, RuntimeError) as error:
         reason = " ".join(str(error).split())
-        raise FavoritError(f"accelerator={accelerator!r} with devices={devices} cannot be used here: {reason}") from None
+        raise FavoritError(
+            f"accelerator={accelerator!r} with devices={devices} cannot be used here: {reason}"
+        ) from None
     if precision == "fp16" and fabric.device.type == "cpu":
-        raise FavoritError("train.precision=fp16 cannot be used on a CPU: its gradients are scaled on a GPU only; use 32 or bf16")
+        raise FavoritError(
+            "train.precision=fp16 cannot be used on a CPU: its gradients are scaled on a GPU only; use 32 or bf16"
+        )
     fabric.launch()
     return fabric
 
 
 def _all_learn(model: ViT) -> bool:
-    """Whether each parameter gets a gradient. A mixer that ignores q and k, such as uniform, leaves their norms and gates without one."""
+    """Whether each parameter gets a gradient. A mixer that ignores q and k, such as uniform, leaves their norms and
+    gates without one.
+    """
     training = model.training
     image = torch.zeros(1, model.config.channels, *model.config.image_size)
     model.eval()(image).sum().backward()  # in evaluation mode batch norms do not count this image

@@ -71,7 +71,9 @@ class StoredRun(ABC):
 
     def failed_before(self, result: dict[str, Any]) -> FavoritError:
         """The error for a run that failed. The same run would fail again, so it is not retried unasked."""
-        return FavoritError(f"{self.path} failed before: {result['error']} (delete the {self.form} to try the same again)")
+        return FavoritError(
+            f"{self.path} failed before: {result['error']} (delete the {self.form} to try the same again)"
+        )
 
 
 def has_ended(result: dict[str, Any] | None) -> TypeGuard[dict[str, Any]]:

@@ -18,7 +18,9 @@ Number = Annotated[float, Field(allow_inf_nan=False, strict=True)]
 
 
 class Distribution(ABC):
-    """What a field may be. `ends` are the values that must fit in some combination; `points` all there are, None where they are endless."""
+    """What a field may be. `ends` are the values that must fit in some combination; `points` all there are, None where
+    they are endless.
+    """
 
     @property
     @abstractmethod

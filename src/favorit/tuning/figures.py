@@ -21,7 +21,10 @@ class Course:
 
 def course(result: TuneResult) -> Course:
     """The numbers of the left panel."""
-    points = {state: [(t.number, t.values[0]) for t in result.trials if t.state == state and t.values] for state in ("complete", "pruned")}
+    points = {
+        state: [(t.number, t.values[0]) for t in result.trials if t.state == state and t.values]
+        for state in ("complete", "pruned")
+    }
     best: list[tuple[int, float]] = []
     for number, value in points["complete"]:
         best.append((number, max(value, best[-1][1]) if best else value))
@@ -29,7 +32,9 @@ def course(result: TuneResult) -> Course:
 
 
 def weights(result: TuneResult) -> list[tuple[str, list[float]]]:
-    """The numbers of the right panel: each field with its importance for each objective, the most important for accuracy first."""
+    """The numbers of the right panel: each field with its importance for each objective, the most important for
+    accuracy first.
+    """
     names = [name for name in result.objectives if name in result.importances]
     fields: Sequence[str] = list(result.importances[names[0]]) if names else []
     return [(field, [result.importances[name][field] for name in names]) for field in fields]

@@ -41,7 +41,9 @@ class Outcome:
 
 @dataclass
 class Attempt:
-    """A trial in the hands of this process. `reported` are the epochs that the study knows of; `read` keeps data from trial to trial."""
+    """A trial in the hands of this process. `reported` are the epochs that the study knows of; `read` keeps data from
+    trial to trial.
+    """
 
     plan: Plan
     study: Study
@@ -52,7 +54,9 @@ class Attempt:
     say: Callable[[TuneEvent], None]
 
     def run(self, config: RunConfig) -> Outcome:
-        """Trains the run unless its result is there: that of an equal trial, of a run of old, or of the time before a kill."""
+        """Trains the run unless its result is there: that of an equal trial, of a run of old, or of the time before a
+        kill.
+        """
         identifier = identify_run(config, self.read(config.data.name, self.plan.data_dir))
         self.trial.set_user_attr("run", identifier)
         folder = RunFolder(self.plan.out / identifier)
@@ -77,14 +81,18 @@ class Attempt:
                 if isinstance(event, Begin):
                     self._report(folder.epochs())
                 elif isinstance(event, Epoch):
-                    self.say(Trained(self.trial.number, (event.epoch + 1) / config.train.epochs, event.validation_accuracy))
+                    self.say(
+                        Trained(self.trial.number, (event.epoch + 1) / config.train.epochs, event.validation_accuracy)
+                    )
                     self._report([{"epoch": event.epoch, "validation_accuracy": event.validation_accuracy}])
                     return event.epoch + 1 < config.train.epochs and self._is_given_up()
                 elif isinstance(event, Step):
                     pause()
                     if now - said >= SAID:
                         said = now
-                        self.say(Trained(self.trial.number, (event.epoch + event.step / event.steps) / config.train.epochs))
+                        self.say(
+                            Trained(self.trial.number, (event.epoch + event.step / event.steps) / config.train.epochs)
+                        )
                     if now - beaten >= BEAT:
                         beaten = now
                         self.trial.set_user_attr("beat", time.time())
@@ -127,7 +135,9 @@ class Attempt:
         for name in ("latency", "error"):
             if name in twin.user_attrs:
                 self.trial.set_user_attr(name, twin.user_attrs[name])
-        self._report([{"epoch": step - 1, "validation_accuracy": value} for step, value in twin.intermediate_values.items()])
+        self._report(
+            [{"epoch": step - 1, "validation_accuracy": value} for step, value in twin.intermediate_values.items()]
+        )
         values = twin.values if twin.state == TrialState.COMPLETE else None
         return Outcome(twin.state, values, twin.user_attrs.get("error"))
 
@@ -147,7 +157,9 @@ def _accuracy(attempt: Attempt, run: Run) -> float:
 
 
 def _latency(attempt: Attempt, run: Run) -> float:
-    """Milliseconds from one image to its class, on all threads, while no study, search or benchmark of this machine computes."""
+    """Milliseconds from one image to its class, on all threads, while no study, search or benchmark of this machine
+    computes.
+    """
     loaded = load(run)
     images = torch.randint(256, (BATCH, loaded.channels, *loaded.image_size), dtype=torch.uint8)
     with measuring():

@@ -20,7 +20,9 @@ FEWEST = 2  # complete trials for each field, for importances to be more than ch
 
 @dataclass(frozen=True)
 class TrialRecord:
-    """A trial. `values` are those of the objectives in their order (of a pruned one the accuracy it had), `run` the name of its folder."""
+    """A trial. `values` are those of the objectives in their order (of a pruned one the accuracy it had), `run` the
+    name of its folder.
+    """
 
     number: int
     state: str
@@ -33,8 +35,8 @@ class TrialRecord:
 
 @dataclass(frozen=True)
 class TuneResult:
-    """A study as it stands. `front` are the trials that no other beats in everything, best accuracy first (of one objective the best), and
-    `best` is the configuration of the first of them.
+    """A study as it stands. `front` are the trials that no other beats in everything, best accuracy first (of one
+    objective the best), and `best` is the configuration of the first of them.
 
     `importances` are shares of each objective's variation that the fields explain; empty with too few trials to say.
     """
@@ -65,7 +67,10 @@ def read_result(plan: Plan, study: Study) -> TuneResult:
     trials = study.get_trials(deepcopy=False)
     records = {trial.number: _record(plan, trial) for trial in trials}
     complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
-    front = sorted((records[trial.number] for trial in study.best_trials), key=lambda each: (-(each.values or (0.0,))[0], each.number))
+    front = sorted(
+        (records[trial.number] for trial in study.best_trials),
+        key=lambda each: (-(each.values or (0.0,))[0], each.number),
+    )
     best = plan.space.config(front[0].fields) if front else None
     return TuneResult(
         name=plan.name,
@@ -99,7 +104,9 @@ def _importances(plan: Plan, study: Study, complete: int) -> dict[str, dict[str,
 
     def shares(index: int) -> dict[str, float]:
         evaluator = FanovaImportanceEvaluator(seed=0)  # variance explained, whichever way is better
-        found = get_param_importances(study, evaluator=evaluator, params=varied, target=lambda trial: trial.values[index])
+        found = get_param_importances(
+            study, evaluator=evaluator, params=varied, target=lambda trial: trial.values[index]
+        )
         return dict(sorted(found.items(), key=lambda item: -item[1]))
 
     return {name: shares(index) for index, name in enumerate(plan.objectives)}

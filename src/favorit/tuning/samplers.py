@@ -31,8 +31,9 @@ class Sampler(BaseSampler, ABC):
 
 
 class Numbered(Sampler):
-    """A sampler whose draws for trial k are a function of (seed, k) and of the trials before: workers with one seed do not draw alike, and
-    a study that was killed draws as if it had not been."""
+    """A sampler whose draws for trial k are a function of (seed, k) and of the trials before: workers with one seed do
+    not draw alike, and a study that was killed draws as if it had not been.
+    """
 
     def __init__(self, make: Callable[[int], BaseSampler], seed: int) -> None:
         self._make, self._seed = make, seed
@@ -45,10 +46,14 @@ class Numbered(Sampler):
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         return self._sampler.infer_relative_search_space(study, trial)
 
-    def sample_relative(self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]) -> dict[str, Any]:
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
         return self._sampler.sample_relative(study, trial, search_space)
 
-    def sample_independent(self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution) -> Any:
+    def sample_independent(
+        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
         return self._sampler.sample_independent(study, trial, param_name, param_distribution)
 
     def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Any) -> None:
@@ -61,7 +66,9 @@ class Grid(Sampler):
     def __init__(self, space: Space, seed: int) -> None:
         if space.size is None:
             endless = [key for key, distribution in space.distributions.items() if distribution.points is None]
-            raise FavoritError(f"the sampler grid needs fields with a list of values: {endless[0]} is {space.fields[endless[0]]}")
+            raise FavoritError(
+                f"the sampler grid needs fields with a list of values: {endless[0]} is {space.fields[endless[0]]}"
+            )
         if space.size > MOST_POINTS:
             raise FavoritError(f"the grid of {space.name!r} has {space.size:,} points: use the sampler tpe or random")
         self._points = {key: distribution.points or () for key, distribution in space.distributions.items()}
@@ -72,10 +79,14 @@ class Grid(Sampler):
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         return {}
 
-    def sample_relative(self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]) -> dict[str, Any]:
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
         return {}
 
-    def sample_independent(self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution) -> Any:
+    def sample_independent(
+        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
         place = self._order[trial.number % len(self._order)]
         for key, points in self._points.items():
             place, digit = divmod(place, len(points))

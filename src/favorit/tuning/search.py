@@ -54,9 +54,10 @@ def tune(
 ) -> TuneResult:
     """Searches a space (its name, a YAML file, or fields with their distributions) for the best configuration.
 
-    Trials are runs in `out`, on the validation part of `base.data`; the same call goes on until there are `trials` in all (a whole grid, or
-    20), also beside others that do the same. With `objectives=("accuracy", "latency")` there is no single best, but a front. Draws follow
-    from `base.seed`. With several `workers`, call it below `if __name__ == "__main__":`, as Python asks of whoever starts processes.
+    Trials are runs in `out`, on the validation part of `base.data`; the same call goes on until there are `trials` in
+    all (a whole grid, or 20), also beside others that do the same. With `objectives=("accuracy", "latency")` there is
+    no single best, but a front. Draws follow from `base.seed`. With several `workers`, call it below `if __name__ ==
+    "__main__":`, as Python asks of whoever starts processes.
     """
     found = space if isinstance(space, Space) else read_space(space)
     if base is not None:
@@ -87,11 +88,15 @@ def tune(
             ends = _work_in_processes(plan, hear)
         result = read_result(plan, load_study(plan, kept))
     if ends and result.missing:
-        raise FavoritError(f"a worker ended too soon ({', '.join(ends)}): what is complete is kept, and the same command goes on")
+        raise FavoritError(
+            f"a worker ended too soon ({', '.join(ends)}): what is complete is kept, and the same command goes on"
+        )
     return result
 
 
-def _plan(space: Space, *, name: str, trials: int | None, sampler: str | None, pruner: str | None, **options: Any) -> Plan:
+def _plan(
+    space: Space, *, name: str, trials: int | None, sampler: str | None, pruner: str | None, **options: Any
+) -> Plan:
     """The plan with its defaults, or an error: whatever is wrong with it shows before anything is there."""
     objectives = options["objectives"]
     for each in objectives:
@@ -104,13 +109,17 @@ def _plan(space: Space, *, name: str, trials: int | None, sampler: str | None, p
     positive(workers=options["workers"], **({} if trials is None else {"trials": trials}))
     data = space.base.data
     if not data.validation and data.folds is None:
-        raise FavoritError("data.validation=0 leaves nothing to tune by: give it a share such as 0.1, or data.folds and data.fold")
+        raise FavoritError(
+            "data.validation=0 leaves nothing to tune by: give it a share such as 0.1, or data.folds and data.fold"
+        )
     space.check()
     wanted = sampler or space.sampler
     most = SAMPLERS.build(wanted, space=space, seed=space.base.seed).most
     halts = pruner or ("median" if len(objectives) == 1 else "none")
     if not isinstance(PRUNERS.build(halts, epochs=space.base.train.epochs), NopPruner) and len(objectives) > 1:
-        raise FavoritError(f"the pruner {halts!r} cannot be used with two objectives: neither alone says that a trial is lost")
+        raise FavoritError(
+            f"the pruner {halts!r} cannot be used with two objectives: neither alone says that a trial is lost"
+        )
     identify_run(space.base, load_dataset(space.base.data.name, options["data_dir"]))  # the data are there, and fit
     return Plan(
         space=space,
@@ -145,7 +154,9 @@ def _begin(plan: Plan, storage: BaseStorage) -> optuna.Study:
 
 
 def _work_in_processes(plan: Plan, listen: Listen) -> list[str]:
-    """Workers of their own, and how those ended that did not end well: what such a one leaves is for the others, or the same call again."""
+    """Workers of their own, and how those ended that did not end well: what such a one leaves is for the others, or the
+    same call again.
+    """
     context = multiprocessing.get_context("spawn")
     processes, connections = [], []
     try:

@@ -1,8 +1,8 @@
 """Search spaces as data: dotted fields of a run's configuration, and what each may be.
 
 train.lr: log(1e-4, 3e-3)                                                      a field
-model.performer.m: choice(64, 128)                                             a parameter of the component that a field names
-model.dropout, model.stem.dropout: uniform(0, 0.5)                             the same value for several
+model.performer.m: choice(64, 128)                                             a parameter of the component that a field
+names model.dropout, model.stem.dropout: uniform(0, 0.5)                             the same value for several
 train.optimizer, train.schedule: choice(('adam', 'step'), ('sgd', 'cosine'))   tuples: one part for each
 """
 
@@ -26,7 +26,9 @@ MOST_COMBINATIONS = 500  # that are tried to find one in which a value fits
 
 @dataclass(frozen=True)
 class Space:
-    """A search space: `fields` and their distributions as text, and the configuration that all other fields come from."""
+    """A search space: `fields` and their distributions as text, and the configuration that all other fields come
+    from.
+    """
 
     name: str
     fields: Mapping[str, str]
@@ -58,12 +60,18 @@ class Space:
                 sections[section][name] = _with_parameter(place, text, parameter, value)
             else:
                 sections[section][name] = value
-        return self.base.replace(**{name: getattr(self.base, name).replace(**new) for name, new in sections.items() if new}, **top)
+        return self.base.replace(
+            **{name: getattr(self.base, name).replace(**new) for name, new in sections.items() if new}, **top
+        )
 
     def check(self) -> None:
-        """An error where a field does not exist, or a value fits in no combination: all that can be known without building models."""
+        """An error where a field does not exist, or a value fits in no combination: all that can be known without
+        building models.
+        """
         if not self.fields:
-            raise FavoritError(f"the search space {self.name!r} is empty: write fields such as train.lr: log(1e-4, 3e-3)")
+            raise FavoritError(
+                f"the search space {self.name!r} is empty: write fields such as train.lr: log(1e-4, 3e-3)"
+            )
         known = {f"{section}.{name}" for section, kind in _sections().items() for name in kind.model_fields} | {"seed"}
         seen: set[str] = set()
         for key in self.fields:
@@ -122,12 +130,16 @@ def _spread(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         places = _places(key)
         parts = value if isinstance(value, tuple) and len(places) > 1 else (value,) * len(places)
         if len(parts) != len(places):
-            raise FavoritError(f"the search space gives {value!r} to {len(places)} fields, {key}: one value, or one for each")
+            raise FavoritError(
+                f"the search space gives {value!r} to {len(places)} fields, {key}: one value, or one for each"
+            )
         yield from zip(places, parts, strict=True)
 
 
 def _with_parameter(place: str, text: Any, parameter: str, value: Any) -> str:
     if not isinstance(text, str):
-        raise FavoritError(f"the search space names {place}, but {place.removesuffix('.' + parameter)} is {text!r}, not a component")
+        raise FavoritError(
+            f"the search space names {place}, but {place.removesuffix('.' + parameter)} is {text!r}, not a component"
+        )
     spec = parse(text)
     return str(Spec(spec.name, spec.args, {**spec.kwargs, parameter: value}))

@@ -1,10 +1,12 @@
-"""The built-in search spaces: those of the report on kernels behind a convolutional backbone, as its tables have them, and a quick one.
+"""The built-in search spaces: those of the report on kernels behind a convolutional backbone, as its tables have them,
+and a quick one.
 
-All trials have 10 epochs and the first of five stratified folds (40,000 images to train on, 10,000 to choose by). What the report leaves
-open: Adam goes with its halving every 5 epochs and SGD with the cosine, as its section 5.2.2 pairs them; no weight decay, but AdamW with
-PyTorch's 0.01; momentum 0.9; fp32 (its mixed precision is for GPUs: --set train.precision=fp16). It tuned its ViT and its EXP on the test
-images; here validation decides. Some of its combinations cannot be built (12 heads do not divide 512 or 1024): such a trial fails.
-Spaces that the report does not state are marked "Inferred".
+All trials have 10 epochs and the first of five stratified folds (40,000 images to train on, 10,000 to choose by). What
+the report leaves open: Adam goes with its halving every 5 epochs and SGD with the cosine, as its section 5.2.2 pairs
+them; no weight decay, but AdamW with PyTorch's 0.01; momentum 0.9; fp32 (its mixed precision is for GPUs: --set
+train.precision=fp16). It tuned its ViT and its EXP on the test images; here validation decides. Some of its
+combinations cannot be built (12 heads do not divide 512 or 1024): such a trial fails. Spaces that the report does not
+state are marked "Inferred".
 """
 
 from __future__ import annotations
@@ -61,7 +63,8 @@ _ALL = [
         },
         _base("conv-relu", **_EARLY),
     ),
-    # Section 6.1.6 in its two rounds. The alpha of the best model, 0.25, is in neither of its lists ("adjusted per round"): in our second.
+    # Section 6.1.6 in its two rounds. The alpha of the best model, 0.25, is in neither of its lists ("adjusted per
+    # round"): in our second.
     Space(
         "kernels-elu-first",
         {
@@ -123,11 +126,17 @@ _ALL = [
         },
         _base("conv-exp", **_EARLY),
     ),
-    # Section 6.2: the rates of its three stable rounds. It tuned by hand, all else is fixed. Its first round, 5e-4 without clipping and
-    # warm-up, ended in NaN and is no point of this space.
-    Space("kernels-gelu-first", {"train.lr": "choice(5e-5, 6.25e-5, 1e-4)"}, _base("conv-gelu", **_CYCLE, **_EARLY), "grid"),
-    # Inferred: section 6.2 states no ranges. Rates from a fifth of its lowest to that of its first round; "higher dimensional and deeper"
-    # as it suggests, batches, heads and dropout of the ReLU model (section 5.3), features of section 5.1.
+    # Section 6.2: the rates of its three stable rounds. It tuned by hand, all else is fixed. Its first round, 5e-4
+    # without clipping and warm-up, ended in NaN and is no point of this space.
+    Space(
+        "kernels-gelu-first",
+        {"train.lr": "choice(5e-5, 6.25e-5, 1e-4)"},
+        _base("conv-gelu", **_CYCLE, **_EARLY),
+        "grid",
+    ),
+    # Inferred: section 6.2 states no ranges. Rates from a fifth of its lowest to that of its first round; "higher
+    # dimensional and deeper" as it suggests, batches, heads and dropout of the ReLU model (section 5.3), features of
+    # section 5.1.
     Space(
         "kernels-gelu",
         {
@@ -141,9 +150,9 @@ _ALL = [
         },
         _base("conv-gelu", **_CYCLE, **_EARLY),
     ),
-    # Inferred: sections 8.4 to 8.6 name what was used (weight decay, dropout, clipping) and the final model (depth 5, 16 heads, dim 768,
-    # 512 features, SGD; its dropout of 5.0 is read as 0.5), but no ranges: those of the ReLU model, with depth 5 and the features of
-    # section 5.1. The values of the weight decay are ours.
+    # Inferred: sections 8.4 to 8.6 name what was used (weight decay, dropout, clipping) and the final model (depth 5,
+    # 16 heads, dim 768, 512 features, SGD; its dropout of 5.0 is read as 0.5), but no ranges: those of the ReLU model,
+    # with depth 5 and the features of section 5.1. The values of the weight decay are ours.
     Space(
         "kernels-ftheta",
         {

@@ -27,7 +27,11 @@ def opened(url: str | None, out: Path) -> Iterator[BaseStorage]:
     """The storage that a URL names. Whatever goes wrong with it, then or later, is one line without the password."""
     url = url or f"sqlite:///{out / 'tune.db'}"
     scheme, _, rest = url.partition(":")
-    kinds = {"sqlite": _sqlite, "journal": _journal, **dict.fromkeys(("postgresql", "postgres", "postgresql+psycopg"), _postgresql)}
+    kinds = {
+        "sqlite": _sqlite,
+        "journal": _journal,
+        **dict.fromkeys(("postgresql", "postgres", "postgresql+psycopg"), _postgresql),
+    }
     if scheme not in kinds:
         raise FavoritError(
             f"the storage {without_password(url)!r} is not valid: sqlite:///FILE, journal:FILE or postgresql://user@host/database"
@@ -62,7 +66,9 @@ def _relational(url: str, **connect: Any) -> BaseStorage:
         try:
             return RDBStorage(url, engine_kwargs={"connect_args": connect, "pool_pre_ping": True})
         except ImportError:
-            raise FavoritError("a PostgreSQL storage needs the package psycopg: pip install 'favorit[tune-postgresql]'") from None
+            raise FavoritError(
+                "a PostgreSQL storage needs the package psycopg: pip install 'favorit[tune-postgresql]'"
+            ) from None
         except SQLAlchemyError as error:
             if not left or not re.search("already exists|duplicate key|UNIQUE", str(error)):
                 raise

@@ -1,7 +1,9 @@
-"""A worker: takes up what a dead process left, else asks the study for a new trial, until there are as many as there should be.
+"""A worker: takes up what a dead process left, else asks the study for a new trial, until there are as many as there
+should be.
 
-A trial is under way as long as the process that took it up lives. Whether it does is told by a lock that dies with it; of a trial that was
-taken up in another folder or on another machine, by the last sign of life that it left in the study.
+A trial is under way as long as the process that took it up lives. Whether it does is told by a lock that dies with it;
+of a trial that was taken up in another folder or on another machine, by the last sign of life that it left in the
+study.
 """
 
 from __future__ import annotations
@@ -70,7 +72,9 @@ class Desk:
         """The next trial, or None. One worker of a folder at a time looks and takes."""
         with hold(self.plan.places / f"{self.plan.name}.lock"):
             trials = self.study.get_trials(deepcopy=False)
-            left = [found for found in trials if found.state == TrialState.RUNNING and not is_alive(self.plan.places, found)]
+            left = [
+                found for found in trials if found.state == TrialState.RUNNING and not is_alive(self.plan.places, found)
+            ]
             waiting = any(found.state == TrialState.WAITING for found in trials)
             may_begin = waiting or len(trials) < self.plan.trials
             left.sort(key=lambda found: found.user_attrs.get("deaths", 0))
@@ -102,7 +106,9 @@ class Desk:
         return Attempt(self.plan, self.study, trial, again, reported, self.read, say)
 
     def finish(self, attempt: Attempt) -> None:
-        """Runs the trial and tells the study how it ended. What is wrong with a configuration ends its trial, not the others."""
+        """Runs the trial and tells the study how it ended. What is wrong with a configuration ends its trial, not the
+        others.
+        """
         trial = attempt.trial
         values = {key: each.suggest(trial, key) for key, each in self.plan.space.distributions.items()}
         attempt.say(Began(trial.number, values, attempt.again))
@@ -135,7 +141,9 @@ def is_alive(places: Path, trial: FrozenTrial) -> bool:
 
 
 def work_in_process(plan: Plan, connection: Any) -> None:
-    """`work` as the main function of a process: what it says goes through the connection, and a mistake is its last word."""
+    """`work` as the main function of a process: what it says goes through the connection, and a mistake is its last
+    word.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the process that started this one decides
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(max(1, plan.threads // plan.workers))

@@ -64,7 +64,9 @@ def save_checkpoint(path: Path, progress: Progress, models: dict[str, nn.Module]
     for name, model in models.items():
         save_weights(model, path / f"{name}.safetensors")
     buffer = io.BytesIO()
-    torch.save({"format": FORMAT, "progress": asdict(progress), "states": [part.state_dict() for part in stateful]}, buffer)
+    torch.save(
+        {"format": FORMAT, "progress": asdict(progress), "states": [part.state_dict() for part in stateful]}, buffer
+    )
     (path / "state.pt").write_bytes(buffer.getvalue())
 
 
@@ -81,4 +83,6 @@ def load_checkpoint(path: Path, models: dict[str, nn.Module], stateful: Sequence
         return Progress(**saved["progress"])
     except Exception as error:  # torch's reader raises whatever damaged bytes lead it to
         reason = " ".join(str(error).split())[:300]
-        raise FavoritError(f"{path} cannot be resumed from ({reason}): delete that folder to begin this run again") from None
+        raise FavoritError(
+            f"{path} cannot be resumed from ({reason}): delete that folder to begin this run again"
+        ) from None

@@ -30,7 +30,9 @@ class Parts:
 
 
 def load_parts(config: RunConfig, data: DataSet, rank: int, world: int) -> Parts:
-    """The parts of a data set. Only the training part is shuffled, shared between ranks and, unless it is asked for, augmented."""
+    """The parts of a data set. Only the training part is shuffled, shared between ranks and, unless it is asked for,
+    augmented.
+    """
     options, preprocess = config.data, build_preprocess(config.data.preprocess, data.mean, data.std)
     augment = build_augment(options.augment)
     if options.augment_test and augment is not None:
@@ -61,9 +63,13 @@ def load_parts(config: RunConfig, data: DataSet, rank: int, world: int) -> Parts
 def _check_augmented_test(augment: Augment, text: str | None) -> None:
     """An error if the augmentation cannot be applied to test images."""
     if augment.mixes:
-        raise FavoritError(f"data.augment_test=True with data.augment={text!r}: a test image has one label, nothing can be mixed")
+        raise FavoritError(
+            f"data.augment_test=True with data.augment={text!r}: a test image has one label, nothing can be mixed"
+        )
     if augment.classes:
-        raise FavoritError(f"data.augment_test=True with data.augment={text!r}: a step for some classes would tell the model the label")
+        raise FavoritError(
+            f"data.augment_test=True with data.augment={text!r}: a step for some classes would tell the model the label"
+        )
 
 
 def class_weights(labels: Tensor, classes: int, given: tuple[float, ...] | bool = True) -> Tensor:
@@ -74,18 +80,27 @@ def class_weights(labels: Tensor, classes: int, given: tuple[float, ...] | bool 
     if isinstance(given, bool):
         return len(labels) / (classes * torch.bincount(labels, minlength=classes).clamp(min=1)).float()
     if len(given) != classes:
-        raise FavoritError(f"train.class_weights has {len(given)} weights, the data have {classes} classes: give one for each class")
+        raise FavoritError(
+            f"train.class_weights has {len(given)} weights, the data have {classes} classes: give one for each class"
+        )
     weights = torch.tensor(given, dtype=torch.float64)
     return (weights * len(labels) / weights[labels].sum()).float()
 
 
 def _split(config: RunConfig, data: DataSet) -> tuple[Tensor, tuple[Images, Tensor | None] | None]:
-    """The training positions, and the validation images: the data set's own part where it brings one, else positions set aside."""
+    """The training positions, and the validation images: the data set's own part where it brings one, else positions
+    set aside.
+    """
     options = config.data
     own = data.validation if options.folds is None else None
     aside = 0 if own is not None else options.validation
     training, held = split(
-        data.train.labels, seed=config.seed, validation=aside, folds=options.folds, fold=options.fold, subset=options.subset
+        data.train.labels,
+        seed=config.seed,
+        validation=aside,
+        folds=options.folds,
+        fold=options.fold,
+        subset=options.subset,
     )
     if own is not None:
         return training, (own, None)

@@ -17,12 +17,12 @@ from favorit.config import ModelConfig, RunConfig
 from favorit.data import DataSet, Preprocess, build_preprocess, find_images, load_dataset, read_image
 from favorit.errors import FavoritError
 from favorit.model import ViT, create_model
+from favorit.training.checkpoint import load_weights
 from favorit.training.evaluation import evaluate, report
 from favorit.training.find import open_run
-from favorit.training.parts import load_parts
+from favorit.training.loaders import load_parts
 from favorit.training.records import status
 from favorit.training.run import Run
-from favorit.training.state import load_weights
 
 # Images that are read and predicted at once.
 TOGETHER = 256
@@ -59,7 +59,9 @@ class Loaded:
         if isinstance(images, np.ndarray):
             images = torch.from_numpy(images)
         if not isinstance(images, Tensor):
-            raise FavoritError(f"a run takes a tensor of images, not {type(images).__name__}: favorit predict reads files")
+            raise FavoritError(
+                f"a run takes a tensor of images, not {type(images).__name__}: favorit predict reads files"
+            )
         if images.dtype != torch.uint8 or tuple(images.shape[1:]) != expected:
             raise FavoritError(
                 f"a run takes uint8 images of shape (N, {', '.join(map(str, expected))}), not {images.dtype} {tuple(images.shape)}"
@@ -74,16 +76,27 @@ def load(run: str | Path | Run) -> Loaded:
     saved = stored.config()
     config, card = RunConfig(**saved["config"]), saved["data"]
     if missing := CARD - card.keys():
-        raise FavoritError(f"{stored.path / 'config.json'} is damaged (no {', '.join(sorted(missing))} of the data): restore it")
+        raise FavoritError(
+            f"{stored.path / 'config.json'} is damaged (no {', '.join(sorted(missing))} of the data): restore it"
+        )
     weights = stored.weights("best.safetensors" if config.train.ema is None else "best-ema.safetensors")
     model = create_model(ModelConfig(**saved["config"]["model"]), seed=seeds.derive(config.seed, "model")).eval()
     load_weights(model, weights)
     preprocess = build_preprocess(config.data.preprocess, card["mean"], card["std"])
-    return Loaded(model, tuple(card["classes"]), preprocess, tuple(card["image_size"]), card["channels"], config.train.precision == "bf16")
+    return Loaded(
+        model,
+        tuple(card["classes"]),
+        preprocess,
+        tuple(card["image_size"]),
+        card["channels"],
+        config.train.precision == "bf16",
+    )
 
 
 def load_data(path: str | Path, data_dir: str | Path | None = None) -> DataSet:
-    """The data that a run was trained on, or an error: others would be divided otherwise into images it has seen and has not."""
+    """The data that a run was trained on, or an error: others would be divided otherwise into images it has seen and
+    has not.
+    """
     saved = open_run(path).config()
     name, whole = saved["config"]["data"]["name"], saved["data"].get("name")
     try:
@@ -96,7 +109,9 @@ def load_data(path: str | Path, data_dir: str | Path | None = None) -> DataSet:
 
 
 def evaluate_run(path: str | Path, data_dir: str | Path | None = None) -> dict[str, Any]:
-    """The test of a complete run anew, on the test images that it was tested on: metrics, times, size, its flags, and the classes."""
+    """The test of a complete run anew, on the test images that it was tested on: metrics, times, size, its flags, and
+    the classes.
+    """
     run = open_run(path)
     saved, result = run.config(), run.result()
     state = status(run, result)

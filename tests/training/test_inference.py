@@ -12,7 +12,7 @@ from PIL import Image
 import favorit
 from favorit import FavoritError
 from favorit.data import load_dataset
-from favorit.training.loaded import evaluate_run, predict_files
+from favorit.training.inference import evaluate_run, predict_files
 from training_helpers import LIVELY, fit, pictures, tiny
 
 CONFIGS = {
@@ -73,7 +73,9 @@ def test_evaluating_again_gives_the_result(run):
         assert found[key] == run.result[key]
 
 
-@pytest.mark.parametrize("data", [dict(test_subset=9), dict(augment="crop(2)|flip", augment_test=True)], ids=["subset", "augmented"])
+@pytest.mark.parametrize(
+    "data", [dict(test_subset=9), dict(augment="crop(2)|flip", augment_test=True)], ids=["subset", "augmented"]
+)
 def test_a_run_is_evaluated_on_the_test_images_it_was_tested_on(tmp_path: Path, data):
     run, _ = fit(tmp_path, tiny(data=data))
     found = evaluate_run(run.path)
@@ -122,7 +124,9 @@ def test_images_of_another_kind_are_refused(shades, images):
         favorit.load(shades).predict(images)
 
 
-@pytest.mark.parametrize(("size", "mode", "suffix"), [((8, 8), "RGB", "png"), ((31, 17), "L", "png"), ((200, 90), "RGB", "jpg")])
+@pytest.mark.parametrize(
+    ("size", "mode", "suffix"), [((8, 8), "RGB", "png"), ((31, 17), "L", "png"), ((200, 90), "RGB", "jpg")]
+)
 def test_an_image_file_of_any_size(shades, tmp_path: Path, size, mode, suffix):
     files = []
     for name, level in (("dark", 30), ("light", 220)):
@@ -171,8 +175,12 @@ def test_more_images_than_one_batch(shades):
     torch.testing.assert_close(found.sum(1), torch.ones(600))
 
 
-@pytest.mark.parametrize(("name", "same"), [("folder:images", "folder:../images"), ("folder('images', 8)", "folder('../images', 8)")])
-def test_a_run_on_a_folder_beside_it_is_evaluated_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name, same):
+@pytest.mark.parametrize(
+    ("name", "same"), [("folder:images", "folder:../images"), ("folder('images', 8)", "folder('../images', 8)")]
+)
+def test_a_run_on_a_folder_beside_it_is_evaluated_from_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name, same
+):
     pictures(tmp_path / "first" / "images", {"a": 20, "b": 20})
     monkeypatch.chdir(tmp_path / "first")
     run, _ = fit(tmp_path / "runs", tiny(data=dict(name=name), train=dict(epochs=1)))

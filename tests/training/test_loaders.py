@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from favorit import FavoritError
-from favorit.training.parts import class_weights, load_parts
+from favorit.training.loaders import class_weights, load_parts
 from training_helpers import fit, resolved, tiny
 
 
@@ -59,7 +59,9 @@ def test_class_weights_by_hand_have_a_mean_of_1_over_images():
 
 
 def test_class_weights_of_another_number_of_classes_are_rejected():
-    with pytest.raises(FavoritError, match=r"train\.class_weights has 2 weights, the data have 3 classes: give one for each class"):
+    with pytest.raises(
+        FavoritError, match=r"train\.class_weights has 2 weights, the data have 3 classes: give one for each class"
+    ):
         class_weights(torch.tensor([0, 1, 2]), 3, (1.0, 2.0))
 
 
