@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from favorit.attention import Kernel, Linear, Mixer, build_mixer
-from favorit.attention.mixer import Tokens
+from favorit.attention.cpu.limits import Limits
+from favorit.attention.mixer import UnprojectedTokens
 from favorit.spec import Spec, parse
 
 Build = Callable[..., Mixer]
@@ -25,14 +26,20 @@ WIDTHS = (1, 3, 16, 64)
 HEADS, BATCH = 2, 2
 
 
-def builder(text: str) -> Build:
-    """A builder for a spec, whose learned parameters and random features come from the seed alone."""
+def builder(text: str, limits: Limits | None = None) -> Build:
+    """A builder for a spec. Learned parameters and random features come from the seed alone.
+
+    `limits` forces a CPU implementation that inputs of this size would not take.
+    """
     spec = parse(text)
 
     def build(*, causal: bool = False, seed: int = 0, **shape: Any) -> Mixer:
         torch.manual_seed(seed)
         kwargs = {**spec.kwargs, "causal": True} if causal else spec.kwargs
-        return build_mixer(Spec(spec.name, spec.args, kwargs), heads=HEADS, seed=seed, **shape)
+        mixer = build_mixer(Spec(spec.name, spec.args, kwargs), heads=HEADS, seed=seed, **shape)
+        if limits is not None:
+            mixer.limits = limits
+        return mixer
 
     return build
 
@@ -55,12 +62,18 @@ class _Near(Kernel):
     def __init__(self, kernel: Kernel) -> None:
         super().__init__()
         self.kernel = kernel
-        self.features, self.least = kernel.features, kernel.least
+        self.features = kernel.features
 
     def queries(self, q: Tensor) -> Tensor:
-        place = torch.ones(q.shape[-1], dtype=q.dtype)
-        place[1::2] = -1
-        return self.kernel.queries(place + 0.3 * q.tanh())
+        return self.kernel.queries(self._near(q))
+
+    def keys(self, k: Tensor) -> tuple[Tensor, Tensor | None]:
+        return self.kernel.keys(self._near(k))
+
+    def _near(self, x: Tensor) -> Tensor:
+        center = torch.ones(x.shape[-1], dtype=x.dtype)
+        center[1::2] = -1
+        return center + 0.3 * x.tanh()
 
 
 def tensors(
@@ -156,22 +169,22 @@ def reading_is_forward(build: Build) -> None:
                         assert_close(mine, twin, 100 * tolerance)
                 with torch.autocast("cpu", dtype=torch.bfloat16):
                     under = mixer.read(q, tokens)
-                halved = Tokens(*(None if part is None else part.bfloat16() for part in tokens))
+                halved = UnprojectedTokens(*(None if part is None else part.bfloat16() for part in tokens))
                 for found in (under, mixer.bfloat16().read(q.bfloat16(), halved)):
                     assert found.dtype == torch.bfloat16
                     assert_close(found.float(), made, 0.1)
 
 
-def _unprojected(dtype: torch.dtype, biased: bool) -> Tokens:
+def _unprojected(dtype: torch.dtype, biased: bool) -> UnprojectedTokens:
     source = torch.Generator().manual_seed(7)
     shapes = (BATCH, 65, 10), (2, HEADS, 4, 10), (2, HEADS, 4)
     x, weight, bias = (
         torch.randn(shape, generator=source, dtype=torch.float64).to(dtype).requires_grad_() for shape in shapes
     )
-    return Tokens(x, weight, bias if biased else None)
+    return UnprojectedTokens(x, weight, bias if biased else None)
 
 
-def _projected(tokens: Tokens) -> Tensor:
+def _projected(tokens: UnprojectedTokens) -> Tensor:
     """Keys and values (2,B,H,N,D) by their definition."""
     both = torch.einsum("bnc,khdc->kbhnd", tokens.x, tokens.weight)
     return both if tokens.bias is None else both + tokens.bias[:, None, :, None]
@@ -300,7 +313,7 @@ def finite_at_any_norm(build: Build) -> None:
                     with torch.autocast("cpu", dtype=dtype or torch.bfloat16, enabled=dtype is not None):
                         out = mixer(q_scaled, k_scaled, v)
                         read = mixer.read(
-                            q_scaled[:, :, :1], Tokens(torch.cat([k_scaled[:, 0], v[:, 0]], -1), halves, None)
+                            q_scaled[:, :, :1], UnprojectedTokens(torch.cat([k_scaled[:, 0], v[:, 0]], -1), halves, None)
                         )
                     place = f"autocast {dtype}, |q| {norm_q}, |k| {norm_k}, causal {causal}"
                     assert out.isfinite().all(), place

@@ -11,8 +11,8 @@ from torch import Tensor
 from checks import Build, builder
 from favorit import seeds
 from favorit.attention import Linear, Mixer
-from favorit.attention.kernel import Kernel
-from favorit.attention.random_features import RandomRows
+from favorit.attention.kernels.contract import Kernel
+from favorit.attention.kernels.random_features import RandomRows
 
 
 def _with_rows(draw: Callable[[int, int, torch.Generator], Tensor]) -> Build:
@@ -58,6 +58,9 @@ class _Wrong(Kernel):
     def queries(self, q: Tensor) -> Tensor:
         return self.right.queries(q)
 
+    def keys(self, k: Tensor) -> tuple[Tensor, Tensor | None]:
+        return self.right.keys(k)
+
 
 class _OwnMaximum(_Wrong):
     """A key's maximum taken out of its own features and forgotten."""
@@ -88,6 +91,9 @@ class _NoConstant(_Wrong):
 
     def queries(self, q: Tensor) -> Tensor:
         return torch.cat([torch.zeros_like(q[..., :1]), self.right.queries(q)[..., 1:]], -1)
+
+    def keys(self, k: Tensor) -> tuple[Tensor, None]:
+        return self.queries(k), None
 
 
 def _with_kernel(wrap: Callable[[Kernel], Kernel], spec: str = "favor(m=64)") -> Build:

@@ -9,7 +9,7 @@ import torch
 
 from checks import assert_close, builder, squared_errors, tensors, unbiased
 from favorit.attention import build_mixer
-from favorit.attention.random_features import orthogonal_rows
+from favorit.attention.kernels.random_features import orthogonal_rows
 from favorit.seeds import generator
 
 

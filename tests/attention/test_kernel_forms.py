@@ -15,9 +15,9 @@ from torch.nn import functional as F
 from checks import HEADS, assert_close, builder, directions, gradients, tensors
 from favorit import FavoritError
 from favorit.attention import KERNELS, Linear, build_mixer, streamed
-from favorit.attention.kernel import UNBOUNDED, Kernel
-from favorit.attention.mixer import Tokens
-from favorit.attention.random_features import orthogonal_rows
+from favorit.attention.kernels.contract import UNBOUNDED, Kernel
+from favorit.attention.kernels.random_features import orthogonal_rows
+from favorit.attention.mixer import UnprojectedTokens
 from favorit.seeds import generator
 
 # State of the kernel by name, x (..., D) -> features of a key
@@ -109,7 +109,7 @@ def equals_its_formula(spec: str, causal: bool, wrong: Callable[[Kernel], None] 
     if not causal:  # few queries, whose weights are computed first
         both = torch.eye(D, dtype=torch.float64).expand(2, HEADS, D, D)
         first = expected_weights(mixer.kernel, formula, q[:, :, :2], k[:, :1].expand_as(k), causal)
-        outs.append((mixer.read(q[:, :, :2], Tokens(k[:, 0], both, None)), first @ k[:, :1]))
+        outs.append((mixer.read(q[:, :, :2], UnprojectedTokens(k[:, 0], both, None)), first @ k[:, :1]))
     for out, twin in outs:
         assert_close(out, twin, 1e-9)
         for mine, other in zip(gradients(out, *wanted), gradients(twin, *wanted), strict=True):

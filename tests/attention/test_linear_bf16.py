@@ -12,7 +12,7 @@ from torch import Tensor
 
 from checks import Products, assert_close, builder, gradients, tensors
 from favorit.attention import KERNELS, Linear, precision, streamed
-from favorit.attention.mixer import Tokens
+from favorit.attention.mixer import UnprojectedTokens
 
 ROUNDING = 2**-8
 HALF, WIDE = {torch.bfloat16}, {torch.float32}
@@ -129,7 +129,7 @@ def test_few_queries_of_tokens_are_weighed_in_bf16(eps: float) -> None:
     leaves = [q.bfloat16().requires_grad_(), x.bfloat16().requires_grad_(), (weight / 6).bfloat16().requires_grad_()]
     mixer = rounded(f"relu(m=24, eps={eps})")
     with Products() as products:
-        read = mixer.read(leaves[0], Tokens(leaves[1], leaves[2], None))
+        read = mixer.read(leaves[0], UnprojectedTokens(leaves[1], leaves[2], None))
         found = gradients(read, *leaves)
     assert read.dtype == torch.bfloat16
     # The features of the one query, forward and back, are the only ones in fp32.

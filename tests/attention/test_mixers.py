@@ -7,7 +7,8 @@ import torch
 
 import cases
 from checks import MIXER_CHECKS, Build, builder, near
-from favorit.attention import KERNELS, MIXERS, Linear, explicit, streamed
+from favorit.attention import KERNELS, MIXERS, Linear
+from favorit.attention.cpu.limits import Limits
 
 CASES = [(name, case) for table in (cases.MIXERS, cases.RAW) for name, case in table.items()]
 SPECS = [(name, spec) for name, case in CASES for spec in case.specs]
@@ -20,8 +21,12 @@ CHECKS = [
 ]
 
 
-def tried(case: cases.Case, spec: str) -> Build:
-    return near(builder(spec)) if case.near else builder(spec)
+# Every input takes the blocked implementations, in blocks of a few tokens.
+BLOCKS = Limits(one_thread=0, few_features=0, block_elements=64 * 24, fewest_weights=1)
+
+
+def tried(case: cases.Case, spec: str, limits: Limits | None = None) -> Build:
+    return near(builder(spec, limits)) if case.near else builder(spec, limits)
 
 
 def test_every_registered_mixer_has_an_entry() -> None:
@@ -60,12 +65,9 @@ def test_conformance(case: cases.Case, spec: str, check: str) -> None:
         if name in KERNELS or name == "softmax"
     ],
 )
-def test_conformance_in_blocks(case: cases.Case, spec: str, check: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The path that large inputs take, also in blocks of a few tokens on several threads."""
-    monkeypatch.setattr(streamed, "FEW_NUMBERS", 0)
-    monkeypatch.setattr(streamed, "BLOCK_NUMBERS", 64 * 24)
-    monkeypatch.setattr(explicit, "FEWEST_KEPT", 1)
-    MIXER_CHECKS[check](tried(case, spec))
+def test_conformance_in_blocks(case: cases.Case, spec: str, check: str) -> None:
+    """The implementations that large inputs take."""
+    MIXER_CHECKS[check](tried(case, spec, BLOCKS))
 
 
 @pytest.mark.parametrize(("spec", "check"), [(case.specs[0], check) for _, case in CASES for check in case.excused])

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from checks import assert_close, builder, gradients, tensors
 from favorit.attention import Linear, streamed
-from favorit.attention.kernel import Kernel, Lifted, Lifter
+from favorit.attention.kernels.contract import Kernel, Lifted, Lifter
 
 FAST, CAREFUL = -2, -1
 TOKENS, WIDTH = 70, 8

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from favorit.attention import Linear, build_mixer, streamed
-from favorit.attention.mixer import Tokens
+from favorit.attention.mixer import UnprojectedTokens
 
 RANDOM = ["favor(m=16)", "relu(m=16)"]
 
@@ -84,7 +84,7 @@ def test_features_redrawn_before_they_are_made_again_going_back_are_refused(
     monkeypatch.setattr(streamed, "FEW_NUMBERS", 0)
     q, k, v = (torch.randn(2, 2, 9, 8, requires_grad=True) for _ in range(3))
     mixer = features(spec)
-    read = mixer.read(q[:, :, :1], Tokens(k[:, 0], torch.eye(8).expand(2, 2, 8, 8), None))
+    read = mixer.read(q[:, :, :1], UnprojectedTokens(k[:, 0], torch.eye(8).expand(2, 2, 8, 8), None))
     for out in (mixer(q, k, v), read):
         mixer.kernel.redraw(1)
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):

@@ -6,14 +6,14 @@ import pickle
 
 import pytest
 import torch
+from favorit.attention.blocks import even, slices
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from checks import assert_close, builder, gradients, tensors
 from favorit.attention import Linear, causal, explicit, streamed
-from favorit.attention.blocks import even, slices
-from favorit.attention.mixer import Tokens
+from favorit.attention.mixer import UnprojectedTokens
 
 KERNELS = ["relu(m=24)", "favor(m=24)", "relu(m=8, learned=True)", "mixture", "learned(m=5)"]
 
@@ -101,7 +101,7 @@ def test_no_buffer_of_tokens_times_features_is_kept(causal: bool, monkeypatch: p
     sizes: list[int] = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: sizes.append(t.numel()) or t, lambda t: t):
         mixer(q, k, v)
-        mixer.read(q[:, :, :1], Tokens(k[:, 0], torch.eye(4).expand(2, 2, 4, 4), None))
+        mixer.read(q[:, :, :1], UnprojectedTokens(k[:, 0], torch.eye(4).expand(2, 2, 4, 4), None))
     assert sizes
     tokens_and_one = 2 * 2 * 600 * (4 + 1)  # values are kept with their column of ones
     assert max(sizes) <= max(tokens_and_one, 2 * 2 * 512 * (4 + 1))

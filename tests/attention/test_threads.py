@@ -12,7 +12,7 @@ import torch
 
 from checks import assert_close, builder, gradients, tensors
 from favorit.attention import threads
-from favorit.attention.pointwise import HOMOGENEOUS
+from favorit.attention.kernels.pointwise import HOMOGENEOUS
 
 pytestmark = pytest.mark.skipif(
     not torch.backends.mkl.is_available(), reason="torch comes without MKL here: nothing is limited"

@@ -13,7 +13,7 @@ import torch
 
 from favorit import FavoritError, seeds
 from favorit.attention import build_mixer
-from favorit.attention.random_features import orthogonal_rows
+from favorit.attention.kernels.random_features import orthogonal_rows
 from favorit.bench.approximation import (
     SERIES,
     Point,

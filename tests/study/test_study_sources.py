@@ -100,7 +100,7 @@ def test_where_a_file_is_not_it_is_imported_from_what_came_along(tmp_path: Path)
         "tempfile.tempdir = 'temporary'\n"
         "with open('source', 'rb') as file:\n    source = pickle.load(file)\n"
         "print(source.load().__name__, source.load() is source.load())\n"
-        "from favorit.spec import parse\nfrom favorit.attention import build_mixer\nfrom favorit.attention.linear import KERNELS\n"
+        "from favorit.spec import parse\nfrom favorit.attention import build_mixer\nfrom favorit.attention import KERNELS\n"
         "print(KERNELS['rising'].signature, build_mixer('rising(m=6)', heads=1, head_dim=4).kernel.features)"
     )
     status, said, errors = finish(start("-c", code, cwd=tmp_path))

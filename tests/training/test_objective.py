@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from favorit import RunConfig, seeds
-from favorit.attention.random_features import orthogonal_rows
+from favorit.attention.kernels.random_features import orthogonal_rows
 from favorit.data import split
 from favorit.training import Epoch, Step
 from training_helpers import first_model, fit, held, pictures, resolved, tiny, weights

@@ -1,13 +1,23 @@
-"""Attention: mixers, the kernels of the linear one, and the layer that a model sees.
+"""Attention: mixers, the kernels of linear attention, and the layer that a model uses.
 
-Importing this package fills the registries.
+Importing this package fills the registries: every module of `kernels/` is imported, so a new file there needs no edit
+here.
 """
 
-from favorit.attention import controls, favor, fourier, learned, linformer, pointwise, softmax  # noqa: F401
-from favorit.attention.kernel import Kernel
+import importlib
+import pkgutil
+
+from favorit.attention import controls, kernels, linformer, softmax  # noqa: F401 (they register mixers)
+from favorit.attention.kernels.contract import Kernel
+from favorit.attention.kernels.registry import KERNELS
 from favorit.attention.layer import Attention
-from favorit.attention.linear import KERNELS, Linear
+from favorit.attention.linear import Linear
 from favorit.attention.local import LOCALS
 from favorit.attention.mixer import MIXERS, Mixer, build_mixer
+
+for module in pkgutil.iter_modules(kernels.__path__, f"{kernels.__name__}."):
+    importlib.import_module(module.name)
+
+from favorit.attention.cpu import favor, relu  # noqa: E402, F401 (hand-written features, looked up by kernel class)
 
 __all__ = ["KERNELS", "LOCALS", "MIXERS", "Attention", "Kernel", "Linear", "Mixer", "build_mixer"]

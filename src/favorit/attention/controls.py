@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from favorit.attention.dtypes import full_precision, output_dtype
 from favorit.attention.mixer import MIXERS, Mixer, allowed_keys
-from favorit.attention.precision import full_precision, output_dtype
 from favorit.errors import FavoritError
 
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from favorit.attention.dtypes import full_precision, output_dtype
 from favorit.attention.mixer import MIXERS, Mixer
-from favorit.attention.precision import full_precision, output_dtype
 from favorit.errors import FavoritError
 from favorit.grids import Grid, interpolate
 from favorit.spec import PositiveInt
@@ -82,7 +82,8 @@ class Linformer(Mixer):
         first, rest = x[..., : self.prefix, :], x[..., self.prefix :, :]
         if rest.shape[-2] != projection.shape[-1]:
             raise FavoritError(
-                f"linformer was built for {projection.shape[-1] + self.prefix} tokens and got {x.shape[-2]}: use resized()"
+                f"linformer was built for {projection.shape[-1] + self.prefix} tokens and got {x.shape[-2]}: "
+                "use resized()"
             )
         return torch.cat([first, projection.to(x.dtype) @ rest], -2)
 

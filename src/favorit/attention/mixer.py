@@ -13,14 +13,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from favorit import seeds
+from favorit.attention.cpu.limits import Limits
 from favorit.errors import positive
 from favorit.grids import Grid
 from favorit.spec import Registry, Spec
 
 
-class Tokens(NamedTuple):
-    """Tokens x (B,N,C) whose keys and values are still to be made: k_j = W_k x_j + b_k and v_j = W_v x_j + b_v in each
-    head.
+class UnprojectedTokens(NamedTuple):
+    """Tokens x (B,N,C) and the projections to their keys and values: k_j = W_k x_j + b_k and v_j = W_v x_j + b_v.
+
+    A mixer that reads only a few queries may need neither all keys nor all values (`Mixer.read`).
     """
 
     x: Tensor
@@ -29,54 +31,54 @@ class Tokens(NamedTuple):
 
     def keys(self) -> Tensor:
         """(B,H,N,D)."""
-        keys = F.linear(self.x, self.weight[0].flatten(0, 1), None if self.bias is None else self.bias[0].flatten())
+        bias = None if self.bias is None else self.bias[0].flatten()
+        keys = F.linear(self.x, self.weight[0].flatten(0, 1), bias)
         return keys.unflatten(-1, self.weight.shape[1:3]).transpose(1, 2)
 
     def values(self, mixed: Tensor) -> Tensor:
-        """W_v sum_j w_ij x_j + b_v = sum_j w_ij v_j, of weights that sum to one: (B,H,I,C) -> (B,H,I,D)."""
+        """W_v sum_j w_ij x_j + b_v = sum_j w_ij v_j, for weights that sum to one: (B,H,I,C) -> (B,H,I,D)."""
         values = torch.einsum("bhic,hdc->bhid", mixed, self.weight[1])
         return values if self.bias is None else values + self.bias[1].unsqueeze(1).to(values.dtype)
 
     def keys_and_values(self) -> tuple[Tensor, Tensor]:
         """(B,H,N,D) twice, from one product."""
-        both = F.linear(self.x, self.weight.flatten(0, 2), None if self.bias is None else self.bias.flatten())
+        bias = None if self.bias is None else self.bias.flatten()
+        both = F.linear(self.x, self.weight.flatten(0, 2), bias)
         k, v = both.unflatten(-1, self.weight.shape[:3]).unbind(2)
         return k.transpose(1, 2), v.transpose(1, 2)
 
 
 class Mixer(nn.Module, ABC):
-    """out_i = sum_j w_ij v_j, with w_i a function of query i and the keys: other queries may be left out.
+    """out_i = sum_j w_ij v_j. The weights w_i depend on query i and the keys, not on other queries.
 
-    `causal` says that query i sees keys 0..i only (counted from the first key, also where Nq != Nk).
+    With `causal`, query i sees the keys 0..i only, counted from the first key even if Nq != Nk. `limits` holds the
+    sizes at which CPU implementations take over; set it on a mixer to force one.
     """
 
     causal: bool = False
+    limits: Limits = Limits()
 
     @abstractmethod
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
-        """(B,H,Nq,D), (B,H,Nk,D), (B,H,Nk,D) -> (B,H,Nq,D). `key_mask` (B,Nk) is true for the keys to keep.
+        """(B,H,Nq,D), (B,H,Nk,D), (B,H,Nk,D) -> (B,H,Nq,D). `key_mask` (B,Nk) is true for keys to keep.
 
-        A query with no key to look at gets zeros.
+        A query without keys gets zeros.
         """
 
     @abstractmethod
     def weights(self, q: Tensor, k: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
-        """The explicit (B,H,Nq,Nk) matrix in fp32 or better: weights @ v == forward. O(Nq Nk): for pictures and
-        proofs.
-        """
+        """The explicit (B,H,Nq,Nk) matrix in fp32 or fp64: weights @ v == forward. O(Nq Nk): for figures and tests."""
 
-    def explain(self, q: Tensor, k: Tensor, v: Tensor) -> str:
-        """Which way these tensors take through the mixer, and why; most have one way."""
-        return "one form for all sizes"
+    def explain(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None = None) -> str:
+        """Which implementation `forward` takes for these tensors, and why. Most mixers have only one."""
+        return "direct form: the only implementation"
 
-    def read(self, q: Tensor, tokens: Tokens) -> Tensor:
-        """forward(q, k, v) of the few queries that a head reads; a mixer that can do without keys and values saves
-        making them.
-        """
+    def read(self, q: Tensor, tokens: UnprojectedTokens) -> Tensor:
+        """forward(q, k, v) for the few queries that a head reads. Some mixers need no keys or values for it."""
         return self(q, *tokens.keys_and_values())
 
-    def explain_read(self, q: Tensor, tokens: Tokens) -> str:
-        """Which way `read` takes, and why."""
+    def explain_read(self, q: Tensor, tokens: UnprojectedTokens) -> str:
+        """Which implementation `read` takes, and why."""
         k, v = q.new_empty(2, *q.shape[:2], tokens.x.shape[1], q.shape[-1]).requires_grad_(q.requires_grad)
         return self.explain(q, k, v)
 
@@ -97,10 +99,10 @@ def build_mixer(
     layer: int = 0,
     seed: int | None = None,
 ) -> Mixer:
-    """The mixer that a spec such as `softmax`, `favor(m=128)` or `relu(m=64, causal=True)` names.
+    """The mixer of a spec such as `softmax`, `favor(m=128)` or `relu(m=64, causal=True)`.
 
-    `tokens` counts all keys, `prefix` of them (class tokens) first; only mixers of a fixed length need it. Random
-    features are a function of (seed, layer); without a seed they come from torch's global generator.
+    `tokens` is the number of keys, the `prefix` class tokens included; only mixers of fixed length (linformer) need it.
+    Random features are a function of (seed, layer). Without a seed, torch's global generator draws one.
     """
     positive(heads=heads, head_dim=head_dim, **({} if tokens is None else {"tokens": tokens}))
     seed = seeds.fresh() if seed is None else seed
@@ -108,7 +110,7 @@ def build_mixer(
 
 
 def allowed_keys(q: Tensor, k: Tensor, key_mask: Tensor | None, causal: bool) -> Tensor | None:
-    """The boolean mask (broadcastable to (B,H,Nq,Nk)) of keys each query may see; None where all are."""
+    """The keys that each query may see, a boolean mask that broadcasts to (B,H,Nq,Nk); None if it sees all."""
     allowed = None if key_mask is None else key_mask[:, None, None, :]
     if causal:
         order = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from favorit import seeds
 from favorit.attention import KERNELS, build_mixer
-from favorit.attention.random_features import RandomRows
+from favorit.attention.kernels.random_features import RandomRows
 from favorit.bench.memory import check_fits
 from favorit.bench.spread import spread
 from favorit.errors import FavoritError, positive, unknown

@@ -22,9 +22,8 @@ import torch
 from torch import Tensor
 
 from favorit.attention import Attention, Kernel, Linear, Mixer, build_mixer
-from favorit.attention.kernel import or_zero
-from favorit.attention.precision import full_precision
-from favorit.attention.streamed import TINY
+from favorit.attention.dtypes import full_precision
+from favorit.attention.stability import TINY, or_zero
 from favorit.bench.approximation import UNIFORM, distance
 from favorit.errors import FavoritError, positive
 from favorit.spec import Spec, parse

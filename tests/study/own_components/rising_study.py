@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from rising_width import WIDTH
 from torch import Tensor
 
-from favorit.attention.pointwise import pointwise
+from favorit.attention.kernels.pointwise import pointwise
 from favorit.study import Study, product
 
 

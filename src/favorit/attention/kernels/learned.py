@@ -1,6 +1,6 @@
-"""Kernels whose feature map is trained with the model: f_theta.
+"""Kernels whose feature map is trained with the model (f_theta in the reports).
 
-Shapes: B batch, H heads, N tokens, D head width, M features.
+Shapes: N tokens, D head width, M features.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from favorit.attention.kernel import SCALES, UNBOUNDED, Kernel, Scale
-from favorit.attention.linear import kernel
+from favorit.attention.kernels.contract import SCALES, Kernel, Scale
+from favorit.attention.kernels.registry import kernel
 from favorit.spec import PositiveFloat, PositiveInt
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu}
 
 
 def _linear(layer: nn.Linear, x: Tensor) -> Tensor:
-    """The layer in the precision of x: kernels run in fp32 even where the model's weights are half precision."""
+    """The layer in the precision of x: kernels run in fp32 even if the model's weights are in half precision."""
     return F.linear(x, layer.weight.to(x.dtype), None if layer.bias is None else layer.bias.to(x.dtype))
 
 
@@ -29,9 +29,9 @@ def _linear(layer: nn.Linear, x: Tensor) -> Tensor:
 class Learned(Kernel):
     """phi(x) = softplus(W2 act(W1 x + b1) + b2), without the softplus if raw=True; O(N D (hidden + M)).
 
-    One network serves all heads of a layer. `hidden` is 2 D by default and `m` D. x is divided by D^(1/4), or as
-    `scale` says; `bias=False` leaves out b1 and b2. With `raw=True` features are signed: weights may be negative, and
-    they grow without bound where a row's sum crosses zero, which can end training with NaN.
+    All heads of a layer share the network. `hidden` is 2 D by default and `m` is D. x is divided by D^(1/4), or as
+    `scale` says. `bias=False` leaves out b1 and b2. With `raw=True` features are signed: weights may be negative, and
+    they grow without bound where the sum of a row crosses zero, which can end training with NaN.
     """
 
     def __init__(
@@ -48,18 +48,21 @@ class Learned(Kernel):
         self.features = m or head_dim
         self.inner = nn.Linear(head_dim, hidden or 2 * head_dim, bias=bias)
         self.outer = nn.Linear(hidden or 2 * head_dim, self.features, bias=bias)
-        self.act, self.raw, self.scale = ACTIVATIONS[act], raw, head_dim ** -SCALES[scale]
-        if raw:
-            self.least = UNBOUNDED
+        self.act = ACTIVATIONS[act]
+        self.raw = raw
+        self.scale = head_dim ** -SCALES[scale]
 
     def queries(self, q: Tensor) -> Tensor:
         z = _linear(self.outer, self.act(_linear(self.inner, q * self.scale)))
         return z if self.raw else F.softplus(z)
 
+    def keys(self, k: Tensor) -> tuple[Tensor, None]:
+        return self.queries(k), None
+
 
 @kernel("mixture")
 class Mixture(Kernel):
-    """phi(x) = a exp(clamp(z/t, -5, 5)) + (1 - a) relu(z/t) + eps, z = net(x), a, t, eps learned; O(N D^2).
+    """phi(x) = a exp(clamp(z/t, -5, 5)) + (1 - a) relu(z/t) + eps, z = net(x), with learned a, t, eps; O(N D^2).
 
     net is Linear D -> 2D, LayerNorm, ReLU, Linear 2D -> D on x / sqrt(D). a in (0, 1), t > 0.1 and eps > 0 are learned
     through a = sigmoid(raw_a), t = 0.1 + softplus(raw_t), eps = softplus(raw_eps); they start at 1/2, 1 and `eps`. With
@@ -74,25 +77,26 @@ class Mixture(Kernel):
         self.norm = nn.LayerNorm(2 * head_dim)
         self.outer = nn.Linear(2 * head_dim, head_dim)
         self.raw = raw
-        if raw:
-            self.least = UNBOUNDED
         self.raw_a = nn.Parameter(torch.tensor(0.5 if raw else 0.0))
         self.raw_t = nn.Parameter(torch.tensor(1.0 if raw else _inverse_softplus(0.9)))
         self.raw_eps = nn.Parameter(torch.tensor(eps if raw else _inverse_softplus(eps)))
-
-    def scalars(self) -> dict[str, float]:
-        a, t, eps = self._parameters_of_f()
-        return {"a": a.item(), "t": t.item(), "eps": eps.item()}
 
     def queries(self, q: Tensor) -> Tensor:
         x = q * q.shape[-1] ** -0.5
         weight, bias = self.norm.weight.to(x.dtype), self.norm.bias.to(x.dtype)
         hidden = F.layer_norm(_linear(self.inner, x), self.norm.normalized_shape, weight, bias, self.norm.eps)
-        a, t, eps = self._parameters_of_f()
+        a, t, eps = self._mixture_parameters()
         z = _linear(self.outer, F.relu(hidden)) / t
         return a * torch.exp(z.clamp(-5, 5)) + (1 - a) * F.relu(z) + eps
 
-    def _parameters_of_f(self) -> tuple[Tensor, Tensor, Tensor]:
+    def keys(self, k: Tensor) -> tuple[Tensor, None]:
+        return self.queries(k), None
+
+    def scalars(self) -> dict[str, float]:
+        a, t, eps = self._mixture_parameters()
+        return {"a": a.item(), "t": t.item(), "eps": eps.item()}
+
+    def _mixture_parameters(self) -> tuple[Tensor, Tensor, Tensor]:
         """a, t, eps."""
         if self.raw:
             return self.raw_a, self.raw_t, self.raw_eps

@@ -1,0 +1,21 @@
+"""When the CPU computes attention in bf16 instead of fp32."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from favorit.attention.cpu.limits import Limits
+from favorit.attention.dtypes import HALF, is_autocast_enabled, output_dtype
+
+# The dtypes that autocast converts to one.
+AUTOCAST = {torch.float32, *HALF}
+
+
+def is_bf16_product(q: Tensor, k: Tensor, v: Tensor, limits: Limits) -> bool:
+    """True if q, k and v are bf16, or autocast makes them bf16, and the CPU multiplies bf16."""
+    if output_dtype(v) != torch.bfloat16:
+        return False
+    dtypes = {x.dtype for x in (q, k, v)}
+    is_uniform = dtypes == {torch.bfloat16} or (is_autocast_enabled(q) and dtypes <= AUTOCAST)
+    return is_uniform and limits.multiplies_bf16

@@ -1,0 +1,52 @@
+"""Linear attention with all features at once, for short sequences: the direct form in fewer and cheaper calls.
+
+With a few thousand elements an operation costs what its call costs. Products of three dimensions, a sum instead of a
+product with one column, and no guard where features have a floor: 180 instead of 205 us at 128 tokens, batch 1, 4 heads
+of width 32. Used up to `Limits.few_features` features; above, blocks are faster.
+Shapes: B batch, H heads, N tokens, D head width, M features, G = B H.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from favorit.attention.cpu.block_features import cpu_kernel
+from favorit.attention.kernels.contract import Kernel
+from favorit.attention.prefix_sums import causal_attention
+from favorit.attention.stability import SAFE_FLOOR, TINY, finite, guard, mask_keys
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, kernel: Kernel, is_causal: bool) -> Tensor:
+    """(B,H,Nq,D), (B,H,Nk,D), (B,H,Nk,D), (B,Nk) -> (B,H,Nq,D), in fp32 or fp64."""
+    on_cpu = cpu_kernel(kernel)
+    phi_q = on_cpu.queries(kernel, q)
+    u, r = on_cpu.keys(kernel, k)
+    if key_mask is not None:
+        r = mask_keys(r, u, key_mask)
+    if is_causal:
+        return causal_attention(phi_q, u, r, v)
+    shape = (*q.shape[:-1], v.shape[-1])
+    phi_q, u, v = phi_q.flatten(0, 1), u.flatten(0, 1), v.flatten(0, 1)
+    if r is not None:
+        return _with_scale(phi_q, u, r.flatten(0, 1), v).view(shape)
+    sums = torch.bmm(phi_q, torch.bmm(u.mT, v))
+    weight = _row_sums(phi_q, u)
+    if on_cpu.floor(kernel) <= SAFE_FLOOR:
+        sums = sums + TINY * v.sum(-2, keepdim=True)
+        weight = weight + TINY * v.shape[1]
+    # In place without gradients: autograd would need the sums.
+    return (sums / weight if sums.requires_grad else sums.div_(weight)).view(shape)
+
+
+def _with_scale(phi_q: Tensor, u: Tensor, r: Tensor, v: Tensor) -> Tensor:
+    """For keys u_j exp(r_j); r_j = -inf for keys that are masked."""
+    kept = r > -torch.inf
+    scale = torch.exp(r - finite(r.amax(-2, keepdim=True)))
+    sums = torch.baddbmm(TINY * (v * kept).sum(-2, keepdim=True), phi_q, torch.bmm(u.mT, v * scale))
+    return sums / (_row_sums(phi_q, u * scale) + guard(kept.sum(-2, keepdim=True)))
+
+
+def _row_sums(phi_q: Tensor, phi_k: Tensor) -> Tensor:
+    """The sum of weights of each query: (G,Nq,M), (G,Nk,M) -> (G,Nq,1)."""
+    return (phi_q * phi_k.sum(-2, keepdim=True)).sum(-1, keepdim=True)

@@ -1,0 +1,66 @@
+"""The precision of attention: mixers compute in fp32 or fp64 and return what autocast asks for. Any device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+WIDE = (torch.float32, torch.float64)
+HALF = (torch.bfloat16, torch.float16)
+
+
+def is_autocast_enabled(x: Tensor) -> bool:
+    """True if autocast is on for the device of x. Some devices (`meta`) have none, and torch raises if asked."""
+    device = "cpu" if x.is_cpu else x.device.type
+    return (x.is_cpu or torch.amp.is_autocast_available(device)) and torch.is_autocast_enabled(device)
+
+
+def output_dtype(v: Tensor) -> torch.dtype:
+    """What a mixer returns: the autocast dtype if autocast is on, as torch's own attention does, else the dtype of v.
+
+    Autocast leaves fp64 as it is.
+    """
+    uses_autocast = v.dtype != torch.float64 and is_autocast_enabled(v)
+    return torch.get_autocast_dtype(v.device.type) if uses_autocast else v.dtype
+
+
+def widened(dtype: torch.dtype) -> torch.dtype:
+    """fp32, or fp64 for fp64."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+def is_full_precision(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """True if all are fp32 or all are fp64, with autocast off."""
+    dtype = q.dtype
+    return dtype in WIDE and k.dtype is dtype and v.dtype is dtype and not is_autocast_enabled(q)
+
+
+@contextmanager
+def full_precision(*tensors: Tensor) -> Iterator[list[Tensor]]:
+    """The tensors in fp32 or fp64, contiguous, with autocast off: sums of many features overflow in half precision.
+
+    A tensor that is given twice, as keys and as values, is converted once.
+    """
+    wide = widened(tensors[0].dtype)
+    with without_autocast(tensors[0]):
+        converted = {id(tensor): tensor.to(wide, memory_format=torch.contiguous_format) for tensor in tensors}
+        yield [converted[id(tensor)] for tensor in tensors]
+
+
+def without_autocast(x: Tensor) -> Any:
+    """A context with autocast off for the device of x."""
+    device = x.device.type
+    return torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext()
+
+
+def in_full_precision(attend: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor, *options: Any) -> Tensor:
+    """attend(q, k, v, *options) computed in fp32 or fp64, returned in `output_dtype(v)`."""
+    if is_full_precision(q, k, v):
+        return attend(q, k, v, *options)
+    dtype = output_dtype(v)
+    with full_precision(q, k, v) as wide:
+        return attend(*wide, *options).to(dtype)

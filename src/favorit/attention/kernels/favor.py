@@ -1,0 +1,81 @@
+"""FAVOR+: positive orthogonal random features of the softmax kernel.
+
+Shapes: N tokens, D head width, M features.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from favorit.attention.kernels.contract import Kernel
+from favorit.attention.kernels.random_features import RandomRows, RowNorm
+from favorit.attention.kernels.registry import kernel
+from favorit.errors import FavoritError
+from favorit.spec import PositiveInt
+
+# The factor of |x~|^2 in the exponent, for each kernel that can be estimated.
+DECAYS = {"softmax": 0.5, "gaussian": 1.0}
+
+
+@kernel("favor")
+class Favor(Kernel):
+    """phi(x) = exp(W x~ - |x~|^2 / 2), x~ = x / D^(1/4): E[phi(q) . phi(k)] / M = exp(q . k / sqrt(D)); O(N M D).
+
+    W holds M random rows: Haar-orthogonal in blocks of D rows, with the norms of Gaussian vectors (`norm="chi"`). All
+    heads of a layer share W. `orthogonal=False` draws independent rows. `norm="regular"` gives every row the norm
+    sqrt(D), which is biased. `features="hyperbolic"` is [exp(u), exp(-u)] over M/2 rows: the same mean with less
+    variance. `kernel="gaussian"` is exp(W x~ - |x~|^2), which estimates exp(-|q~ - k~|^2 / 2).
+
+    Queries drop |q~|^2 / 2 and their largest exponent: both are factors of a whole row. Keys move their largest
+    exponent to r. Dropping it would reweight the keys, a known bug of published code.
+    """
+
+    def __init__(
+        self,
+        head_dim: int,
+        layer: int,
+        seed: int,
+        m: PositiveInt = 128,
+        features: Literal["positive", "hyperbolic"] = "positive",
+        orthogonal: bool = True,
+        norm: RowNorm = "chi",
+        kernel: Literal["softmax", "gaussian"] = "softmax",
+    ) -> None:
+        super().__init__()
+        self.is_hyperbolic = features == "hyperbolic"
+        if self.is_hyperbolic and m % 2:
+            raise FavoritError(f"favor: m={m} is not valid with features=hyperbolic: m must be even")
+        self.features = m
+        self.decay = DECAYS[kernel]
+        rows = m // 2 if self.is_hyperbolic else m
+        self.projection = RandomRows(rows, head_dim, layer=layer, seed=seed, orthogonal=orthogonal, norm=norm)
+
+    def queries(self, q: Tensor) -> Tensor:
+        exponent = self._exponent(q)
+        return torch.exp(exponent - exponent.detach().amax(-1, keepdim=True))
+
+    def keys(self, k: Tensor) -> tuple[Tensor, Tensor]:
+        exponent = self._exponent(k) + self.log_factor(k)
+        r = exponent.detach().amax(-1, keepdim=True)
+        return torch.exp(exponent - r), r
+
+    def redraw(self, index: int) -> None:
+        self.projection.redraw(index)
+
+    def _exponent(self, x: Tensor) -> Tensor:
+        """W x~."""
+        u = F.linear(x, self.scaled_rows(x.dtype))
+        return torch.cat([u, -u], -1) if self.is_hyperbolic else u
+
+    def scaled_rows(self, dtype: torch.dtype) -> Tensor:
+        """W / D^(1/4): scaling the rows is cheaper than scaling all tokens."""
+        rows = self.projection.rows
+        return rows.to(dtype) * rows.shape[-1] ** -0.25
+
+    def log_factor(self, x: Tensor) -> Tensor:
+        """-|x~|^2 / 2, or -|x~|^2 for the Gaussian kernel: a factor of all features of a token, (..., N, 1)."""
+        return x.square().sum(-1, keepdim=True) * (-self.decay * x.shape[-1] ** -0.5)

@@ -1,0 +1,143 @@
+"""The family of kernels phi(x) = f(P x + b) + eps. The scalar function f is all that tells its members apart.
+
+A new member is one decorated function: its name becomes the kernel's name, its keywords the kernel's parameters.
+Shapes: N tokens, D head width, M features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from favorit.attention.kernels.contract import SCALES, Kernel, Scale
+from favorit.attention.kernels.random_features import RandomRows
+from favorit.attention.kernels.registry import add_kernel
+from favorit.errors import FavoritError
+from favorit.spec import PositiveFloat, PositiveInt, parameters_of
+
+# The minimum of gelu, at x = -0.7517915..., where its derivative Phi(x) + x phi(x) is zero.
+GELU_MINIMUM = -0.16997120747990369
+
+
+class Pointwise(Kernel):
+    """phi(x) = f(P x / (t D^s) + b) + eps; O(N M D), or O(N D) with P the identity.
+
+    P is the identity (`m=None`), M random orthogonal rows of norm sqrt(D) (`m=128`), or such rows as the start of
+    learned ones (`m=128, learned=True`). `rows="orthonormal"` draws P as `torch.nn.init.orthogonal_` does: rows of norm
+    about sqrt(D/M), or 1 where M <= D. `scale` divides x by D^(1/2) (`sqrt`), by D^(1/4) (`fourth`, as softmax does to
+    each of q and k) or by 1 (`none`).
+
+    `bias=True` adds b, 0 otherwise. [P, b] is drawn, redrawn and learned as one matrix with rows in R^(D+1): b is
+    random too, not scaled, and about as large as an entry of P. `temperature=True` learns t > 0, one per layer; it
+    starts at 1 and is logged.
+    """
+
+    def __init__(
+        self,
+        f: Callable[..., Tensor],
+        f_parameters: Mapping[str, Any],
+        head_dim: int,
+        layer: int,
+        seed: int,
+        m: PositiveInt | None = None,
+        learned: bool = False,
+        eps: PositiveFloat = 1e-3,
+        scale: Scale = "fourth",
+        bias: bool = False,
+        rows: Literal["regular", "orthonormal"] = "regular",
+        temperature: bool = False,
+    ) -> None:
+        super().__init__()
+        needs_m = {"learned=True": learned, "bias=True": bias, "rows=orthonormal": rows != "regular"}
+        for option, is_given in needs_m.items():
+            if is_given and m is None:
+                raise FavoritError(f"{option} needs m, the number of features: write for example m=128, {option}")
+        self.f = f
+        self.f_parameters = dict(f_parameters)
+        self.is_signed = bool(f_parameters.get("raw", False))
+        self.is_biased = bias
+        self.scale = head_dim ** -SCALES[scale]
+        self.eps = eps
+        self.features = m or head_dim
+        self.projection: RandomRows | None = None
+        self.learned_rows: nn.Parameter | None = None
+        self.log_t = nn.Parameter(torch.zeros(())) if temperature else None
+        if m is not None:
+            projection = RandomRows(m, head_dim + bias, layer=layer, seed=seed, norm=rows)
+            if learned:
+                self.learned_rows = nn.Parameter(projection.rows)
+            else:
+                self.projection = projection
+
+    def queries(self, q: Tensor) -> Tensor:
+        rows, bias = self.scaled_rows_and_bias(q.dtype)
+        u = self._scaled(q) if rows is None else F.linear(q, rows, bias)
+        return self.f(u, **self.f_parameters) + self.eps
+
+    def keys(self, k: Tensor) -> tuple[Tensor, None]:
+        return self.queries(k), None
+
+    def scaled_rows_and_bias(self, dtype: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
+        """P / (t D^s) and b. Scaling the rows is cheaper than scaling all tokens."""
+        rows = self.learned_rows if self.projection is None else self.projection.rows
+        if rows is None:
+            return None, None
+        if not self.is_biased:
+            return self._scaled(rows.to(dtype)), None
+        return self._scaled(rows[:, :-1].to(dtype)), rows[:, -1].to(dtype)
+
+    def _scaled(self, x: Tensor) -> Tensor:
+        """x / (t D^s)."""
+        x = x if self.scale == 1 else x * self.scale
+        return x if self.log_t is None else x * torch.exp(-self.log_t.to(x.dtype))
+
+    def scalars(self) -> dict[str, float]:
+        return {} if self.log_t is None else {"t": self.log_t.exp().item()}
+
+    def redraw(self, index: int) -> None:
+        if self.projection is not None:
+            self.projection.redraw(index)
+
+
+def pointwise(f: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Registers the kernel f(P x + b) + eps under the name of f.
+
+    f maps a tensor elementwise to values >= 0. With a keyword `raw=True` of its own it may return values of both signs.
+    """
+    f_parameters = parameters_of(f, ("x",))
+
+    def build(**values: Any) -> Pointwise:
+        f_values = {key: values.pop(key) for key in f_parameters if key in values}
+        return Pointwise(f, f_values, **values)
+
+    build.__doc__ = f"phi(x) = f(P x / (t D^s) + b) + eps, {f.__doc__}"
+    add_kernel(f.__name__, build, {**parameters_of(Pointwise, ("self", "f", "f_parameters")), **f_parameters})
+    return f
+
+
+@pointwise
+def relu(x: Tensor) -> Tensor:
+    """f(x) = max(x, 0); with m, random features of the arc-cosine kernel: |q| |k| times a function of their angle."""
+    return torch.relu(x)
+
+
+@pointwise
+def elu(x: Tensor, alpha: PositiveFloat = 1.0, raw: bool = False) -> Tensor:
+    """f(x) = elu(x) + alpha: the ELU shifted to be non-negative; raw=True: elu(x), which may be negative."""
+    return F.elu(x, alpha) if raw else F.elu(x, alpha) + alpha
+
+
+@pointwise
+def gelu(x: Tensor, raw: bool = False) -> Tensor:
+    """f(x) = gelu(x) - min gelu: the GELU shifted up by 0.17; raw=True: gelu(x), which may be negative."""
+    return F.gelu(x) if raw else F.gelu(x) - GELU_MINIMUM
+
+
+@pointwise
+def exp(x: Tensor, clamp: PositiveFloat = 10.0) -> Tensor:
+    """f(x) = exp(x), x clamped to [-clamp, clamp]; temperature=True clamps P x at +-clamp t: dynamic clamping."""
+    return torch.exp(x.clamp(-clamp, clamp))

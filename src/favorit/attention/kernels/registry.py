@@ -1,0 +1,41 @@
+"""The registry of kernels. Each kernel is also registered as a mixer: linear attention over that kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from favorit.attention.kernels.contract import Kernel
+from favorit.attention.linear import Linear
+from favorit.attention.mixer import MIXERS
+from favorit.errors import FavoritError
+from favorit.spec import Registry, parameters_of
+
+KERNELS: Registry[Kernel] = Registry("kernel", context=("head_dim", "layer", "seed"))
+
+
+def add_kernel(name: str, builder: Callable[..., Kernel], parameters: dict[str, Any] | None = None) -> None:
+    """Registers a kernel, and linear attention over it as a mixer of the same name: `relu(m=64, causal=True)`."""
+    KERNELS.add(name, builder, parameters)
+    entry = KERNELS[name]
+    mixer_parameters = parameters_of(Linear, ("self", "kernel"))
+    if clash := mixer_parameters.keys() & entry.parameters.keys():
+        raise FavoritError(f"kernel {name!r}: the mixer has a parameter {', '.join(sorted(clash))} too; rename it")
+
+    def build(**values: Any) -> Linear:
+        kernel_values = {key: values[key] for key in (*entry.parameters, *entry.context) if key in values}
+        mixer_values = {key: values[key] for key in mixer_parameters if key in values}
+        return Linear(entry.builder(**kernel_values), **mixer_values)
+
+    build.__doc__ = builder.__doc__
+    MIXERS.add(name, build, {**entry.parameters, **mixer_parameters})
+
+
+def kernel(name: str) -> Callable[[type[Kernel]], type[Kernel]]:
+    """Class decorator: registers a kernel under a name."""
+
+    def decorate(cls: type[Kernel]) -> type[Kernel]:
+        add_kernel(name, cls)
+        return cls
+
+    return decorate

@@ -1,0 +1,74 @@
+"""Causal linear attention by prefix sums over blocks of tokens, on any device.
+
+Shapes: G heads of all images, N tokens, D head width, M features, C tokens of a block.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from favorit.attention.stability import TINY, guard
+
+# C: weights within a block cost C (M + D) per token, the sums before it 2 M (D + 1) whatever C is.
+BLOCK_TOKENS = 64
+
+
+def causal_attention(phi_q: Tensor, u: Tensor, r: Tensor | None, v: Tensor) -> Tensor:
+    """out_i = (sum_{j<=i} phi(q_i) . phi(k_j) v_j + d sum_{j<=i} v_j) / (sum_{j<=i} phi(q_i) . phi(k_j) + d (i + 1)).
+
+    phi(k_j) = u_j exp(r_j). O(N (M D + C (M + D))).
+
+    Sums over keys are relative to the running maximum of r at the query that reads them, and rescaled as the maximum
+    grows. With one maximum for all keys, a late key could push every earlier one below the smallest float.
+    """
+    shape = (*phi_q.shape[:-1], v.shape[-1])
+    phi_q, u, v = phi_q.flatten(0, 1), u.flatten(0, 1), v.flatten(0, 1)
+    num_queries = phi_q.shape[1]
+    num_both = min(num_queries, u.shape[1])
+    # The normalizer is one more column of v: the same products give the weighted sum of v and the sum of weights.
+    v_and_one = F.pad(v, (0, 1), value=1.0)
+    state = v.new_zeros(v.shape[0], u.shape[-1], v_and_one.shape[-1])
+    if r is not None:
+        r = r.flatten(0, 1)
+        running_max = r.new_full((v.shape[0], 1, 1), torch.finfo(r.dtype).min)
+    lengths = _block_lengths(num_both)
+    # One split of each tensor: its backward concatenates. A slice per block would have a gradient as large as the
+    # whole.
+    q_blocks = phi_q.split([*lengths, num_queries - num_both], 1)
+    u_blocks, v_blocks = (x.split([*lengths, x.shape[1] - num_both], 1) for x in (u, v_and_one))
+    r_blocks = None if r is None else r.split([*lengths, r.shape[1] - num_both], 1)
+    sums = []
+    for number in range(len(lengths)):
+        q_C, u_C, v_C = q_blocks[number], u_blocks[number], v_blocks[number]
+        within = torch.bmm(q_C, u_C.mT)
+        before = torch.bmm(q_C, state)
+        scaled = v_C
+        if r_blocks is not None:
+            r_C = r_blocks[number]
+            maxima = torch.maximum(r_C.cummax(-2).values, running_max)
+            within = within * torch.exp(torch.minimum(r_C.mT - maxima, torch.zeros_like(maxima)))
+            before = before * torch.exp(running_max - maxima)
+            last = maxima[:, -1:]
+            state = state * torch.exp(running_max - last)
+            scaled = torch.exp(r_C - last) * v_C
+            running_max = last
+        sums.append(torch.baddbmm(before, within.tril(), v_C))
+        if number + 1 < len(lengths) or num_queries > num_both:
+            state = torch.baddbmm(state, u_C.mT, scaled)
+    if num_queries > num_both or not lengths:
+        # Queries beyond the last key see all keys.
+        sums.append(torch.bmm(q_blocks[-1], state))
+    values, weight = torch.cat(sums, -2).split([v.shape[-1], 1], -1)
+    seen = v_and_one if r is None else v_and_one * (r > -torch.inf)
+    totals = seen[:, :num_both].cumsum(-2)
+    totals = torch.cat([totals, totals[:, -1:].expand(-1, num_queries - num_both, -1)], -2)
+    return ((values + TINY * totals[..., :-1]) / (weight + guard(totals[..., -1:]))).view(shape)
+
+
+def _block_lengths(tokens: int) -> list[int]:
+    """Blocks of at most BLOCK_TOKENS tokens and of even length; the last one may be shorter."""
+    count = -(-tokens // BLOCK_TOKENS)
+    length = -(-tokens // max(count, 1))
+    return [min(length, tokens - start) for start in range(0, tokens, max(length, 1))]

@@ -1,0 +1,292 @@
+"""Which implementation computes a call of softmax or linear attention, and why.
+
+Each table is read from the top; the first row that applies is taken. `forward`, `explain` and the tests use the same
+tables. The first row sends calls that CPU code must not see to the direct form: other devices, `torch.compile`,
+transforms of torch.func. Conditions look at shapes, dtypes and flags, never at values: no device is synchronized.
+
+Shapes: B batch, H heads, N tokens (Nq queries, Nk keys), D head width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from favorit.attention.cpu import blocked, causal, explicit_softmax, few_queries, folded_softmax, short, threads
+from favorit.attention.cpu.block_features import cpu_kernel
+from favorit.attention.cpu.precision import is_bf16_product
+from favorit.attention.cpu.tiling import block_sizes
+from favorit.attention.dtypes import HALF, in_full_precision, output_dtype, widened
+from favorit.attention.kernels.contract import Kernel
+from favorit.attention.mixer import UnprojectedTokens
+
+
+class LinearCall(NamedTuple):
+    """One forward of `Linear`."""
+
+    mixer: Any
+    kernel: Kernel
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    key_mask: Tensor | None
+
+
+class SoftmaxCall(NamedTuple):
+    """One forward of `Softmax`."""
+
+    mixer: Any
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    key_mask: Tensor | None
+
+
+class ReadCall(NamedTuple):
+    """One `read` of a mixer: few queries over tokens whose keys and values are not projected yet.
+
+    `formula` is the class whose forward the rows know; a subclass may override it.
+    """
+
+    mixer: Any
+    formula: type
+    q: Tensor
+    tokens: UnprojectedTokens
+
+
+class Route(NamedTuple):
+    """One row of a table: when it applies, the reason in words, and the implementation."""
+
+    applies: Callable[[Any], bool]
+    reason: str
+    implementation: Callable[[Any], Tensor]
+
+
+def choose(table: Sequence[Route], call: Any) -> Route:
+    """The first row that applies. The last row of a table always does."""
+    return next(row for row in table if row.applies(call))
+
+
+def run(table: Sequence[Route], call: Any) -> Tensor:
+    """The result of the chosen implementation."""
+    for row in table:  # not `choose`: its generator takes 1 of the 80 us of a short call
+        if row.applies(call):
+            return row.implementation(call)
+    raise AssertionError("the last row of a table applies to every call")
+
+
+def always(call: Any) -> bool:
+    """The last row of each table."""
+    return True
+
+
+def is_not_eager_cpu(call: Any) -> bool:
+    """True for other devices, inside torch.compile and inside transforms of torch.func."""
+    # Before any size is looked at: torch.compile would compile once for each answer.
+    return not call.q.is_cpu or torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+
+
+def direct(call: Any) -> Tensor:
+    """The formula of the mixer."""
+    return call.mixer.direct(call.q, call.k, call.v, call.key_mask)
+
+
+def num_features(call: LinearCall) -> int:
+    """The features of all tokens and heads; 0 if there are no queries or no keys."""
+    q, k = call.q, call.k
+    largest = max(q.numel(), k.numel()) if q.numel() and k.numel() else 0
+    return largest // q.shape[-1] * call.kernel.features
+
+
+def fits_one_thread(call: LinearCall) -> bool:
+    """True if torch itself computes elementwise operations of this size on one thread."""
+    limit = call.mixer.limits.one_thread
+    is_small = num_features(call) < limit and call.q.numel() < limit and call.v.numel() < limit
+    return is_small and threads.limit_mkl_threads is not None
+
+
+def has_few_features(call: LinearCall) -> bool:
+    """True if cutting the features into blocks costs more than it saves."""
+    return num_features(call) <= call.mixer.limits.few_features
+
+
+def uses_bf16(call: LinearCall) -> bool:
+    """True if bf16 is exact enough: the kernel allows it, and a head fits into one block, so no sum is rounded
+    twice.
+    """
+    if call.key_mask is not None or not cpu_kernel(call.kernel).allows_bf16(call.kernel):
+        return False
+    tokens = max(call.q.shape[-2], call.k.shape[-2])
+    one_head = block_sizes(1, tokens, call.kernel.features, torch.bfloat16, call.mixer.limits)
+    return one_head == (1, tokens) and is_bf16_product(call.q, call.k, call.v, call.mixer.limits)
+
+
+def short_attention(call: LinearCall) -> Tensor:
+    """All features at once."""
+    return in_full_precision(short.attend, call.q, call.k, call.v, call.key_mask, call.kernel, call.mixer.causal)
+
+
+def in_blocks(attend: Callable[..., Tensor], call: LinearCall) -> Tensor:
+    """An implementation that takes block sizes from `limits`."""
+    return in_full_precision(attend, call.q, call.k, call.v, call.key_mask, call.kernel, call.mixer.limits)
+
+
+LINEAR = (
+    Route(is_not_eager_cpu, "direct form: not an eager call on the CPU", direct),
+    Route(
+        fits_one_thread,
+        "all features at once, on one thread: too few to split between threads",
+        lambda call: threads.on_one_thread(short_attention, call),
+    ),
+    Route(has_few_features, "all features at once: too few to cut into blocks", short_attention),
+    Route(
+        lambda call: bool(call.mixer.causal),
+        "prefix sums over some heads at a time: features stay in cache and are recomputed in backward",
+        lambda call: in_blocks(causal.attend, call),
+    ),
+    Route(
+        uses_bf16,
+        "blocks in bf16, which this CPU multiplies: features stay in cache and are recomputed in backward",
+        lambda call: blocked.attend_in_bf16(call.q, call.k, call.v, call.kernel, call.mixer.limits),
+    ),
+    Route(
+        always,
+        "blocks of heads and tokens: features stay in cache and are recomputed in backward",
+        lambda call: in_blocks(blocked.attend, call),
+    ),
+)
+
+
+def needs_no_gradient(call: SoftmaxCall) -> bool:
+    """True in inference, where torch's kernel is the fastest."""
+    return not (torch.is_grad_enabled() and (call.q.requires_grad or call.k.requires_grad or call.v.requires_grad))
+
+
+def num_weights(call: SoftmaxCall) -> int:
+    """The weights of all heads."""
+    return call.q.shape[:-1].numel() * call.k.shape[-2]
+
+
+def most_tokens(call: SoftmaxCall) -> int:
+    """The larger number of queries and keys."""
+    return max(call.q.shape[-2], call.k.shape[-2])
+
+
+def is_fp32(call: SoftmaxCall) -> bool:
+    """True if all tensors and the output are fp32."""
+    return {x.dtype for x in (call.q, call.k, call.v)} == {torch.float32} == {output_dtype(call.v)}
+
+
+def is_bf16(call: SoftmaxCall) -> bool:
+    """True if this CPU should compute the call in bf16."""
+    return is_bf16_product(call.q, call.k, call.v, call.mixer.limits)
+
+
+def is_half_faster_in_fp32(call: SoftmaxCall) -> bool:
+    """True for half precision on sequences that torch's kernel trains faster in fp32."""
+    return output_dtype(call.v) in HALF and most_tokens(call) <= call.mixer.limits.fp32_backward_tokens
+
+
+def is_unmasked(call: SoftmaxCall) -> bool:
+    """True if every query sees every key: implementations with explicit weights know no masks."""
+    return call.key_mask is None and not call.mixer.causal
+
+
+def has_few_queries(call: SoftmaxCall) -> bool:
+    """True for fewer queries than a token is wide, over tokens that are keys and values at once."""
+    is_few = call.k is call.v and call.q.shape[-2] < call.q.shape[-1]
+    return is_few and is_unmasked(call) and num_weights(call) <= call.mixer.limits.most_weights
+
+
+def can_keep_weights(call: SoftmaxCall) -> bool:
+    """True if the weights are enough to pay for their calls and few enough to keep."""
+    limits = call.mixer.limits
+    return is_unmasked(call) and limits.fewest_weights <= num_weights(call) <= limits.most_weights
+
+
+def is_short(call: SoftmaxCall) -> bool:
+    """True if explicit weights in fp32 are faster than torch's kernel."""
+    is_computed_in_fp32 = is_fp32(call) or is_half_faster_in_fp32(call)
+    return is_computed_in_fp32 and most_tokens(call) <= call.mixer.limits.explicit_tokens
+
+
+SOFTMAX = (
+    Route(is_not_eager_cpu, "torch's fused kernel: not an eager call on the CPU", direct),
+    Route(needs_no_gradient, "torch's fused kernel: inference", direct),
+    Route(
+        lambda call: has_few_queries(call) and (is_fp32(call) or is_bf16(call)),
+        "explicit weights: fewer queries than a token is wide",
+        lambda call: explicit_softmax.attend_few_queries(call.q, call.k, call.v),
+    ),
+    Route(
+        lambda call: has_few_queries(call) and is_half_faster_in_fp32(call),
+        "explicit weights in fp32: fewer queries than a token is wide, in half precision",
+        lambda call: in_full_precision(explicit_softmax.attend_few_queries, call.q, call.k, call.v),
+    ),
+    Route(
+        lambda call: can_keep_weights(call) and is_bf16(call),
+        "explicit weights in bf16, which this CPU multiplies: training with few enough weights to keep",
+        lambda call: explicit_softmax.attend_in_bf16(call.q, call.k, call.v, call.mixer.limits),
+    ),
+    Route(
+        lambda call: can_keep_weights(call) and is_short(call),
+        "explicit weights in fp32: training a short sequence",
+        lambda call: in_full_precision(explicit_softmax.attend_in_fp32, call.q, call.k, call.v, call.mixer.limits),
+    ),
+    Route(
+        is_half_faster_in_fp32,
+        "torch's fused kernel in fp32: its backward is slower in half precision",
+        lambda call: in_full_precision(call.mixer.direct, call.q, call.k, call.v, call.key_mask),
+    ),
+    Route(always, "torch's fused kernel: training a long, masked or causal sequence", direct),
+)
+
+
+def can_read_tokens(call: ReadCall) -> bool:
+    """True if projecting all keys and values is more work than attention itself: fewer queries than a head is wide."""
+    knows_forward = type(call.mixer).forward is call.formula.forward  # type: ignore[attr-defined]
+    is_few = call.q.shape[-2] < call.q.shape[-1] and not call.mixer.causal
+    return not is_not_eager_cpu(call) and knows_forward and is_few
+
+
+def has_many_key_features(call: ReadCall) -> bool:
+    """True if the features of all keys are worth cutting into blocks."""
+    features = call.q.shape[:2].numel() * call.tokens.x.shape[1] * call.mixer.kernel.features
+    return features > call.mixer.limits.few_features
+
+
+def read_linear(call: ReadCall) -> Tensor:
+    """Weights first, over projected keys; then tokens are mixed and projected to values."""
+    mixer, q, k = call.mixer, call.q, call.tokens.keys()
+    in_bf16 = uses_bf16(LinearCall(mixer, mixer.kernel, q, k, k, None))
+    dtype = torch.bfloat16 if in_bf16 else widened(q.dtype)
+    return few_queries.read(q, k.to(dtype), call.tokens, mixer.kernel, mixer.limits)
+
+
+def read_softmax(call: ReadCall) -> Tensor:
+    """Attention over the tokens themselves, with the projections folded into the queries."""
+    q, x = folded_softmax.fold(call.q, call.tokens)
+    return folded_softmax.unfold(call.mixer(q, x, x), call.q, call.tokens)
+
+
+def read_projected(call: ReadCall) -> Tensor:
+    """Projects all keys and values, then `forward`."""
+    return call.mixer(call.q, *call.tokens.keys_and_values())
+
+
+PROJECTED = Route(always, "keys and values projected", read_projected)
+READ_LINEAR = (
+    Route(
+        lambda call: can_read_tokens(call) and has_many_key_features(call),
+        "weights first, value projection folded: fewer queries than a head is wide",
+        read_linear,
+    ),
+    PROJECTED,
+)
+READ_SOFTMAX = (
+    Route(can_read_tokens, "projections folded: fewer queries than a head is wide", read_softmax),
+    PROJECTED,
+)
