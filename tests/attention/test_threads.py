@@ -1,4 +1,4 @@
-"""Few numbers are kept on one thread, and nobody else's threads are touched."""
+"""Small products stay on one thread, and the limits of other threads do not change."""
 
 from __future__ import annotations
 
@@ -11,118 +11,125 @@ import pytest
 import torch
 
 from checks import assert_close, builder, gradients, tensors
-from favorit.attention import threads
-from favorit.attention.kernels.pointwise import HOMOGENEOUS
+from favorit.attention.cpu import threads
+from favorit.attention.cpu.block_features import CPU_KERNELS, CpuKernel
+from favorit.attention.cpu.limits import Limits
+from favorit.attention.kernels.contract import Kernel
+from favorit.attention.linear import Linear
 
 pytestmark = pytest.mark.skipif(
-    not torch.backends.mkl.is_available(), reason="torch comes without MKL here: nothing is limited"
+    not torch.backends.mkl.is_available(), reason="torch has no MKL here: there are no threads to limit"
 )
 
 
-@pytest.fixture(autouse=True, params=[0, 3], ids=["no limit before", "a limit before"])
-def before(request: pytest.FixtureRequest) -> Iterator[int]:
-    """The limit that is there before, as `torch.set_num_threads` leaves one in the thread that calls it."""
-    found = threads._limit(request.param)
+@pytest.fixture(autouse=True, params=[0, 3], ids=["no previous limit", "previous limit"])
+def previous_limit(request: pytest.FixtureRequest) -> Iterator[int]:
+    """The limit in force before a test, such as `torch.set_num_threads` leaves in the thread that calls it."""
+    original = threads.limit_mkl_threads(request.param)
     yield request.param
-    threads._limit(found)
+    threads.limit_mkl_threads(original)
 
 
-def limit() -> int:
-    """The one in force for this thread, which stays."""
-    found = threads._limit(0)
-    threads._limit(found)
-    return found
+def current_limit() -> int:
+    """The limit in force for this thread; it does not change."""
+    limit = threads.limit_mkl_threads(0)
+    threads.limit_mkl_threads(limit)
+    return limit
 
 
 def fail() -> None:
     raise ValueError("inside")
 
 
-def test_the_limit_holds_inside_for_this_thread_only_and_ends_with_the_call(before: int) -> None:
-    elsewhere: list[int] = []
+def test_limit_holds_for_the_calling_thread_and_ends_with_the_call(previous_limit: int) -> None:
+    limits_elsewhere: list[int] = []
 
     def look() -> int:
-        other = threading.Thread(target=lambda: elsewhere.append(limit()))
+        other = threading.Thread(target=lambda: limits_elsewhere.append(current_limit()))
         other.start()
         other.join()
-        return limit()
+        return current_limit()
 
-    assert threads.alone(look) == 1
-    assert elsewhere == [0]
-    assert limit() == before
+    assert threads.on_one_thread(look) == 1
+    assert limits_elsewhere == [0]
+    assert current_limit() == previous_limit
     with pytest.raises(ValueError, match="inside"):
-        threads.alone(fail)
-    assert limit() == before
+        threads.on_one_thread(fail)
+    assert current_limit() == previous_limit
 
 
-def test_a_limit_that_was_there_before_comes_back() -> None:
-    def twice() -> int:
-        threads.alone(limit)
-        return limit()
+def test_nested_limit_is_restored() -> None:
+    def nested() -> int:
+        threads.on_one_thread(current_limit)
+        return current_limit()
 
-    assert threads.alone(twice) == 1
+    assert threads.on_one_thread(nested) == 1
 
 
-def test_where_torch_has_mkl_its_limit_is_found() -> None:
-    """Else nothing below would be tested here."""
-    assert threads._limit is not None
+def test_mkl_limiter_is_found_where_torch_has_mkl() -> None:
+    assert threads.find_mkl_limiter() is not None
 
 
 @pytest.mark.parametrize("library", [lambda name: object(), Path.read_bytes], ids=["without MKL", "absent"])
-def test_without_such_a_limit_nothing_is_kept_on_one_thread(library: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads.ctypes, "CDLL", lambda name: library(Path(name)))
-    monkeypatch.setattr(threads, "_limit", threads._limiter())
-    assert threads._limit is None
-    mixer = builder("relu")(head_dim=16, tokens=5)
-    q, k, v = tensors(5, 16)
-    assert "one thread" not in mixer.explain(q, k, v)
-    assert_close(mixer(q, k, v), mixer.weights(q, k) @ v, 1e-5)
+def test_no_limiter_is_found_without_mkl(library: Any) -> None:
+    assert threads.find_mkl_limiter(lambda name: library(Path(name))) is None
 
 
-@pytest.mark.parametrize(
-    ("spec", "tokens", "tiny"), [("relu", 128, True), ("relu(m=64)", 127, True), ("relu(m=64)", 128, False)]
-)
-def test_only_what_torch_does_not_divide_is_tiny(
-    spec: str, tokens: int, tiny: bool, before: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("m", "tokens", "is_small"), [(16, 128, True), (64, 127, True), (64, 128, False)])
+def test_only_calls_below_the_limit_run_on_one_thread(
+    m: int, tokens: int, is_small: bool, previous_limit: int
 ) -> None:
-    """2 images of 2 heads of 16: 4 x 128 tokens with 64 features each are 2^15 numbers."""
-    mixer = builder(spec)(head_dim=16, tokens=tokens)
+    """2 images of 2 heads of width 16: 4 x 128 tokens with 64 features each are 2^15 elements."""
+    limits_inside: list[int] = []
+
+    class Recording(Kernel):
+        features = m
+
+        def queries(self, q: torch.Tensor) -> torch.Tensor:
+            limits_inside.append(current_limit())
+            return torch.relu(q).repeat(1, 1, 1, m // 16) + 1
+
+        def keys(self, k: torch.Tensor) -> tuple[torch.Tensor, None]:
+            return self.queries(k), None
+
+    mixer = Linear(Recording())
     q, k, v = tensors(tokens, 16)
-    assert ("on one thread" in mixer.explain(q, k, v)) == tiny
-    found: list[int] = []
-    queries = mixer.kernel.queries
-    monkeypatch.setattr(mixer.kernel, "queries", lambda x: found.append(limit()) or queries(x))
+    assert ("on one thread" in mixer.explain(q, k, v)) == is_small
     mixer(q, k, v)
-    assert found == [1 if tiny else before] * 2, "queries, and keys that are as queries"
+    assert limits_inside == [1 if is_small else previous_limit] * 2
 
 
 @pytest.mark.parametrize("spec", ["relu", "favor(m=24)", "learned(m=5)"])
-def test_one_thread_finds_what_several_find(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    mixer = builder(spec)(head_dim=16, tokens=65)
+def test_one_thread_computes_what_several_compute(spec: str) -> None:
     q, k, v = tensors(65, 16)
-    alone = mixer(q, k, v)
-    monkeypatch.setattr(threads, "GRAIN", 0)
-    together = mixer(q, k, v)
+    alone = builder(spec)(head_dim=16, tokens=65)(q, k, v)
+    together = builder(spec, Limits(one_thread=0))(head_dim=16, tokens=65)(q, k, v)
     torch.testing.assert_close(alone, together, rtol=0, atol=1e-6)
     for mine, twin in zip(gradients(alone, q, k, v), gradients(together, q, k, v), strict=True):
         torch.testing.assert_close(mine, twin, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("ready", [False, True])
-@pytest.mark.parametrize("name", HOMOGENEOUS)
-def test_a_function_raised_in_place_is_the_function_and_eps(name: str, ready: bool, dtype: torch.dtype) -> None:
-    """In value and slope, at its kink and at no number too; nothing is kept for the way back but x."""
-    f = builder(name)(head_dim=4, tokens=2).kernel.f
-    x = torch.tensor([-2.0, -0.0, 0.0, 1e-30, 3.0, float("nan")], dtype=dtype, requires_grad=True)
-    eps = 0.1  # which fp32 rounds
-    kept: list[torch.Tensor] = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
-        raised = HOMOGENEOUS[name].raised(x, torch.tensor(eps, dtype=dtype) if ready else eps)
-    plain = f(x) + eps
-    assert raised.dtype == dtype
-    torch.testing.assert_close(raised, plain, rtol=0, atol=0, equal_nan=True)
-    assert [t.data_ptr() for t in kept] == [x.data_ptr()]
-    torch.testing.assert_close(
-        torch.autograd.grad(raised.sum(), x), torch.autograd.grad(plain.sum(), x), rtol=0, atol=0
-    )
+@pytest.mark.parametrize("spec", ["relu", "relu(m=24)", "relu(m=24, bias=True, scale=sqrt)", "relu(scale=none)"])
+def test_short_relu_features_equal_those_of_the_kernel_up_to_a_factor(spec: str, dtype: torch.dtype) -> None:
+    """In value and slope, at the kink and for NaN. One factor is common to all features: it cancels in attention."""
+    kernel = builder(spec)(head_dim=4, tokens=9).to(dtype).kernel
+    on_cpu: CpuKernel = CPU_KERNELS[type(kernel)]
+    x = torch.cat([torch.randn(8, 4, dtype=dtype), torch.zeros(1, 4, dtype=dtype)]).requires_grad_()
+    mine, twin = on_cpu.queries(kernel, x), kernel.queries(x)
+    factor = on_cpu.floor(kernel) and kernel.scale
+    assert_close(mine * factor, twin, 1e-6 if dtype == torch.float32 else 1e-14)
+    (mine_grad,), (twin_grad,) = gradients(mine, x), gradients(twin, x)
+    assert_close(mine_grad * factor, twin_grad, 1e-5 if dtype == torch.float32 else 1e-13)
+    nan = torch.full((1, 4), torch.nan, dtype=dtype)
+    assert on_cpu.queries(kernel, nan).isnan().all()
+
+
+def test_short_relu_features_keep_one_tensor_for_backward() -> None:
+    """Autograd keeps the projection only: `torch.relu` would keep its result too."""
+    kernel = builder("relu(m=24)")(head_dim=4, tokens=9).kernel
+    saved: list[torch.Size] = []
+    x = torch.randn(1, 1, 9, 4, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t.shape) or t, lambda t: t):
+        CPU_KERNELS[type(kernel)].queries(kernel, x)
+    assert saved.count(torch.Size([1, 1, 9, 24])) == 1
