@@ -24,7 +24,9 @@ ALWAYS_BLOCKED = Limits(one_thread=0, few_features=0)
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("spec", KERNELS)
 @pytest.mark.parametrize("elements", [1, 2 * 24 * 70, 1 << 14])
-def test_blocked_attention_and_short_attention_equal_the_direct_form_for_every_block_size(spec: str, elements: int, masked: bool) -> None:
+def test_blocked_attention_and_short_attention_equal_the_direct_form_for_every_block_size(
+    spec: str, elements: int, masked: bool
+) -> None:
     """Values and gradients in fp64. Keys of very different norms test the running maximum."""
     mixer = builder(spec)(head_dim=6, tokens=150).double()
     assert isinstance(mixer, Linear)

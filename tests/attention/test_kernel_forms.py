@@ -14,8 +14,10 @@ from torch.nn import functional as F
 
 from checks import HEADS, assert_close, builder, directions, gradients, tensors
 from favorit import FavoritError
-from favorit.attention import KERNELS, Linear, build_mixer, streamed
-from favorit.attention.kernels.contract import UNBOUNDED, Kernel
+from favorit.attention import KERNELS, Linear, build_mixer
+from favorit.attention.cpu.block_features import cpu_kernel
+from favorit.attention.cpu.limits import Limits
+from favorit.attention.kernels.contract import Kernel
 from favorit.attention.kernels.random_features import orthogonal_rows
 from favorit.attention.mixer import UnprojectedTokens
 from favorit.seeds import generator
@@ -79,9 +81,13 @@ FORMULAS: dict[str, Formula] = {
 }
 
 
-def built(spec: str, causal: bool = False) -> Linear:
-    """In fp64, every parameter away from its start, where a form may not differ from another."""
-    mixer = builder(spec)(head_dim=D, tokens=65, causal=causal).double()
+# Implementations that inputs of this size take, by test id.
+LIMITS = {"all at once": Limits(), "in blocks": Limits(one_thread=0, few_features=0, block_elements=64 * 9)}
+
+
+def built(spec: str, causal: bool, limits: Limits) -> Linear:
+    """The mixer in fp64, with every parameter away from its start, where two forms may be equal."""
+    mixer = builder(spec, limits)(head_dim=D, tokens=65, causal=causal).double()
     assert isinstance(mixer, Linear)
     source = torch.Generator().manual_seed(11)
     with torch.no_grad():
@@ -90,25 +96,26 @@ def built(spec: str, causal: bool = False) -> Linear:
     return mixer
 
 
-def expected_weights(kernel: Kernel, formula: Formula, q: Tensor, k: Tensor, causal: bool) -> Tensor:
-    state = {**dict(kernel.named_parameters()), **dict(kernel.named_buffers())}
+def expected_weights(state: Mapping[str, Tensor], formula: Formula, q: Tensor, k: Tensor, causal: bool) -> Tensor:
     s = formula(state, q) @ formula(state, k).mT
     s = s.tril() if causal else s
     return s / s.sum(-1, keepdim=True)
 
 
-def equals_its_formula(spec: str, causal: bool, wrong: Callable[[Kernel], None] | None = None) -> None:
-    mixer, formula = built(spec, causal), FORMULAS[spec]
+def equals_its_formula(spec: str, causal: bool, limits: Limits, wrong: Callable[[Kernel], None] | None = None) -> None:
+    mixer, formula = built(spec, causal, limits), FORMULAS[spec]
+    buffers = {name: buffer.clone() for name, buffer in mixer.kernel.named_buffers()}
+    state = {**dict(mixer.kernel.named_parameters()), **buffers}
     if wrong is not None:
         wrong(mixer.kernel)
     q, k, v = tensors(65, D, dtype=torch.float64)
-    expected = expected_weights(mixer.kernel, formula, q, k, causal)
+    expected = expected_weights(state, formula, q, k, causal)
     assert_close(mixer.weights(q, k), expected, 1e-9)
     wanted = (q, k, v, *mixer.parameters())
     outs = [(mixer(q, k, v), expected @ v)]
     if not causal:  # few queries, whose weights are computed first
         both = torch.eye(D, dtype=torch.float64).expand(2, HEADS, D, D)
-        first = expected_weights(mixer.kernel, formula, q[:, :, :2], k[:, :1].expand_as(k), causal)
+        first = expected_weights(state, formula, q[:, :, :2], k[:, :1].expand_as(k), causal)
         outs.append((mixer.read(q[:, :, :2], UnprojectedTokens(k[:, 0], both, None)), first @ k[:, :1]))
     for out, twin in outs:
         assert_close(out, twin, 1e-9)
@@ -117,25 +124,18 @@ def equals_its_formula(spec: str, causal: bool, wrong: Callable[[Kernel], None] 
 
 
 @pytest.mark.parametrize("causal", [False, True], ids=["bidirectional", "causal"])
-@pytest.mark.parametrize("in_blocks", [False, True], ids=["at once", "in blocks"])
+@pytest.mark.parametrize("limits", LIMITS)
 @pytest.mark.parametrize("spec", FORMULAS)
-def test_attention_equals_the_formula_of_its_kernel(
-    spec: str, in_blocks: bool, causal: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if in_blocks:
-        monkeypatch.setattr(streamed, "FEW_NUMBERS", 0)
-        monkeypatch.setattr(streamed, "BLOCK_NUMBERS", 64 * 9)
-    equals_its_formula(spec, causal)
+def test_attention_equals_the_formula_of_its_kernel(spec: str, limits: str, causal: bool) -> None:
+    equals_its_formula(spec, causal, LIMITS[limits])
 
 
-def _unscaled_bias(kernel: Kernel) -> None:
-    kernel.bias_scale = 1.0  # type: ignore[assignment]
+def _drop_scale(kernel: Kernel) -> None:
+    kernel.scale = 1.0  # type: ignore[assignment]
 
 
-def _no_bias(kernel: Kernel) -> None:
-    rows = kernel.projection.rows  # type: ignore[union-attr]
-    rows_and_bias = kernel._rows_and_bias  # type: ignore[operator]
-    kernel._rows_and_bias = lambda dtype: (rows_and_bias(dtype)[0], torch.zeros(len(rows), dtype=dtype))  # type: ignore[assignment]
+def _drop_bias(kernel: Kernel) -> None:
+    kernel.projection.rows[:, -1] = 0  # type: ignore[union-attr, index]
 
 
 def _half_the_decay(kernel: Kernel) -> None:
@@ -146,31 +146,27 @@ def _softplus(kernel: Kernel) -> None:
     kernel.raw = False  # type: ignore[assignment]
 
 
-@pytest.mark.parametrize("in_blocks", [False, True], ids=["at once", "in blocks"])
+@pytest.mark.parametrize("limits", LIMITS)
 @pytest.mark.parametrize(
     ("spec", "wrong"),
     [
-        ("relu(m=9, bias=True, scale=sqrt, eps=0.1)", _unscaled_bias),
-        ("relu(m=9, bias=True, scale=sqrt, eps=0.1)", _no_bias),
+        ("relu(m=9, bias=True, scale=sqrt, eps=0.1)", _drop_scale),
+        ("relu(m=9, bias=True, scale=sqrt, eps=0.1)", _drop_bias),
         ("favor(m=9, kernel=gaussian)", _half_the_decay),
         ("learned(raw=True, scale=sqrt)", _softplus),
         ("mixture(raw=True, eps=1e-6)", _softplus),
     ],
 )
-def test_a_wrong_form_differs_from_the_formula(
-    spec: str, wrong: Callable[[Kernel], None], in_blocks: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if in_blocks:
-        monkeypatch.setattr(streamed, "FEW_NUMBERS", 0)
+def test_wrong_form_differs_from_the_formula(spec: str, wrong: Callable[[Kernel], None], limits: str) -> None:
     with pytest.raises(AssertionError):
-        equals_its_formula(spec, False, wrong)
+        equals_its_formula(spec, False, LIMITS[limits], wrong)
 
 
 @pytest.mark.parametrize("spec", ["elu(raw=True)", "gelu(m=16, raw=True)", "learned(raw=True)", "sincos"])
-def test_signed_features_are_below_zero_and_have_no_bound(spec: str) -> None:
+def test_signed_features_have_no_floor(spec: str) -> None:
     kernel = KERNELS.build(spec, head_dim=8, layer=0, seed=0)
     assert kernel.queries(torch.randn(50, 8, generator=torch.Generator().manual_seed(0))).min() < 0
-    assert kernel.least == UNBOUNDED
+    assert cpu_kernel(kernel).floor(kernel) == 0
 
 
 def test_raw_weights_blow_up_where_the_sum_of_a_row_crosses_zero() -> None:

@@ -1,4 +1,4 @@
-"""The attention layer, and what its mixers refuse."""
+"""The attention layer, and the arguments that it rejects."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from checks import assert_close, builder, gradients, tensors
 from favorit import Attention, FavoritError, build_mixer
-from favorit.attention import streamed
+from favorit.attention.cpu.limits import Limits
 from favorit.attention.linformer import Linformer
 from favorit.grids import Grid
 from favorit.position import Absolute, Position
@@ -52,8 +52,8 @@ def test_any_grid_and_prefix(rows: int, columns: int, prefix: int, mixer: str, p
     assert_close(w.sum(-1), torch.ones(2, 4, x.shape[1]), 1e-5)
 
 
-def reading(layer: Attention) -> tuple[torch.Tensor, int]:
-    """What the first token gets, checked against the layer that gives all, and the products (FLOPs) of getting it."""
+def read_first_token(layer: Attention) -> tuple[torch.Tensor, int]:
+    """The output of the first token, checked against the layer's output for all tokens, and its FLOPs."""
     x = torch.randn(2, 7, 16, dtype=torch.float64, requires_grad=True)
     with FlopCounterMode(display=False) as counter:
         read = layer(x, grid=(2, 3), prefix=1, reads=1)
@@ -66,21 +66,21 @@ def reading(layer: Attention) -> tuple[torch.Tensor, int]:
     return read, counter.get_total_flops()
 
 
-# All tokens to q, k and v of width 16.
+# FLOPs of projecting all tokens to q, k and v of width 16.
 ALL_PROJECTED = 2 * 2 * 7 * 16 * 3 * 16
 
 
-def test_one_token_read_saves_the_projections_of_the_others() -> None:
+def test_reading_one_token_skips_the_projections_of_the_others() -> None:
     layer = Attention(16, 2).double()
-    assert reading(layer)[1] < ALL_PROJECTED / 2
-    assert reading(Attention(16, 2, position="learned", qkv_bias=False).double())[1] < ALL_PROJECTED / 2
-    assert reading(Attention(16, 2, "relu(m=8)").double())[1] > ALL_PROJECTED / 2, "features need keys"
+    assert read_first_token(layer)[1] < ALL_PROJECTED / 2
+    assert read_first_token(Attention(16, 2, position="learned", qkv_bias=False).double())[1] < ALL_PROJECTED / 2
+    assert read_first_token(Attention(16, 2, "relu(m=8)").double())[1] > ALL_PROJECTED / 2, "features need keys"
     assert "folded" in layer.explain(2, 7, reads=1)
     assert "folded" not in layer.explain(2, 7)
 
 
 def doubled(base: type[Position]) -> Position:
-    """A position of a user's own that acts on queries."""
+    """A user's position that acts on queries."""
 
     class Doubled(base):  # type: ignore[misc, valid-type]
         def qk(self, q: torch.Tensor, k: torch.Tensor, grid: Grid, prefix: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -89,9 +89,9 @@ def doubled(base: type[Position]) -> Position:
     return Doubled()
 
 
-def check_all_is_made(layer: Attention) -> None:
-    """What the head reads is right, and comes from all of q, k and v."""
-    assert reading(layer.double())[1] > ALL_PROJECTED
+def assert_all_tokens_are_projected(layer: Attention) -> None:
+    """The output of the first token is right, and q, k and v of all tokens are computed."""
+    assert read_first_token(layer.double())[1] > ALL_PROJECTED
     assert "folded" not in layer.explain(2, 7, reads=1)
 
 
@@ -106,22 +106,22 @@ def check_all_is_made(layer: Attention) -> None:
     ],
     ids=str,
 )
-def test_where_something_acts_on_q_k_or_v_they_are_made(options: dict[str, Any]) -> None:
-    check_all_is_made(Attention(16, 2, **options))
+def test_all_tokens_are_projected_if_something_acts_on_q_k_or_v(options: dict[str, Any]) -> None:
+    assert_all_tokens_are_projected(Attention(16, 2, **options))
 
 
 @pytest.mark.parametrize("kind", ["forward_hook", "forward_pre_hook", "full_backward_hook", "full_backward_pre_hook"])
 @pytest.mark.parametrize("part", ["qkv", "mixer", "norm_q", "norm_k"])
-def test_who_watches_q_k_and_v_sees_all_of_them(part: str, kind: str) -> None:
+def test_hooks_see_all_of_q_k_and_v(part: str, kind: str) -> None:
     layer, calls = Attention(16, 2), []
     getattr(layer.get_submodule(part), f"register_{kind}")(lambda module, *tensors: calls.append(tensors) or None)
-    check_all_is_made(layer)
+    assert_all_tokens_are_projected(layer)
     assert calls
 
 
-def test_parts_that_somebody_replaced_are_called() -> None:
+def test_replaced_submodules_are_called() -> None:
     class Adapted(torch.nn.Linear):
-        """As adapters of pretrained models are: a linear layer, and something of its own."""
+        """A linear layer with another forward, as adapters of pretrained models have."""
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return 2 * super().forward(x)
@@ -132,27 +132,27 @@ def test_parts_that_somebody_replaced_are_called() -> None:
     wrapped.qkv.forward = lambda x: 3 * project(x)  # type: ignore[method-assign]
     normed.norm_k = torch.nn.LayerNorm(8)
     for layer in (adapted, wrapped, normed):
-        check_all_is_made(layer)
+        assert_all_tokens_are_projected(layer)
 
 
 @pytest.mark.parametrize("spec", ["softmax", "relu(m=8)"])
-def test_a_mixer_with_a_forward_of_its_own_is_called(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streamed, "FEW_NUMBERS", 0)
+def test_overridden_forward_of_a_mixer_is_called(spec: str) -> None:
     mixer = build_mixer(spec, heads=2, head_dim=8)
+    mixer.limits = Limits(few_features=0)
 
     class Sharper(type(mixer)):  # type: ignore[misc]
         def forward(self, q: torch.Tensor, *others: torch.Tensor, **options: Any) -> torch.Tensor:
             return super().forward(3 * q, *others, **options)
 
     layer = Attention(16, 2, mixer)
-    assert reading(layer.double())[1] < ALL_PROJECTED
+    assert read_first_token(layer.double())[1] < ALL_PROJECTED
     mixer.__class__ = Sharper
     assert "folded" not in layer.explain(2, 7, reads=1)
-    reading(layer)
+    read_first_token(layer)
 
 
-def test_a_local_convolution_sees_the_grid_and_not_the_prefix() -> None:
-    """With attention of no effect (values 0 but for one token), only the token's neighbours on the grid hear of it."""
+def test_local_convolution_sees_the_grid_and_not_the_prefix() -> None:
+    """Only one token has values other than 0: it changes its neighbors on the grid, not the class token."""
     torch.manual_seed(0)
     layer = Attention(8, 2, mixer="none", local="dwconv(3)", qkv_bias=False, out_bias=False)
     layer.local.filter.bias.data.zero_()
@@ -163,7 +163,7 @@ def test_a_local_convolution_sees_the_grid_and_not_the_prefix() -> None:
     assert touched[1:].reshape(3, 4).tolist() == [[True, True, True, False]] * 3
 
 
-def test_the_kernels_of_half_precision_models_run_in_full_precision() -> None:
+def test_kernels_of_half_precision_models_run_in_full_precision() -> None:
     for mixer in ("learned", "mixture", "relu(m=8)", "favor(m=8)", "softmax", "uniform", "none"):
         layer = Attention(16, 4, mixer=mixer).bfloat16()
         out = layer(torch.randn(2, 6, 16, dtype=torch.bfloat16), grid=(2, 3))
@@ -201,7 +201,7 @@ def test_linformer_shares_its_projections(share: str, matrices: int) -> None:
 
 
 def test_linformer_keeps_a_row_for_each_prefix_token() -> None:
-    """Whatever is projected, the class token's own key and value can be attended to."""
+    """The class token keeps its own key and value beside the projected ones."""
     mixer = build_mixer("linformer(k=2)", heads=2, head_dim=8, tokens=6, prefix=1)
     q, k, v = tensors(6, 8)
     k = k.detach().clone()
@@ -229,7 +229,7 @@ def test_linformer_keeps_a_row_for_each_prefix_token() -> None:
         ("relu(m=4", ["relu(m=4", "name(key=value"]),
     ],
 )
-def test_a_bad_mixer_is_refused_with_what_would_be_valid(spec: str, words: list[str]) -> None:
+def test_invalid_mixer_is_rejected_with_what_is_valid(spec: str, words: list[str]) -> None:
     with pytest.raises(FavoritError) as error:
         build_mixer(spec, heads=2, head_dim=8, tokens=5)
     assert all(word in str(error.value) for word in words), error.value
@@ -237,12 +237,12 @@ def test_a_bad_mixer_is_refused_with_what_would_be_valid(spec: str, words: list[
 
 
 @pytest.mark.parametrize("position", ["none", "learned", "sincos2d", "rope2d", "irpe_gate", "string_gate"])
-def test_any_position_takes_a_prefix_that_it_was_not_built_for(position: str) -> None:
+def test_position_accepts_a_prefix_it_was_not_built_for(position: str) -> None:
     assert Attention(16, 4, position=position)(torch.randn(2, 7, 16), grid=(2, 3), prefix=1).shape == (2, 7, 16)
 
 
 @pytest.mark.parametrize("position", ["none", "learned", "rope2d", "irpe_gate"])
-def test_without_a_grid_tokens_lie_in_one_row(position: str) -> None:
+def test_tokens_without_a_grid_lie_in_one_row(position: str) -> None:
     layer, x = Attention(16, 4, position=position, local="dwconv(3)"), torch.randn(2, 7, 16)
     assert torch.equal(layer(x), layer(x, grid=(1, 7)))
     assert torch.equal(layer(x, prefix=1), layer(x, grid=(1, 6), prefix=1))
@@ -269,18 +269,18 @@ def test_gates_are_computed_in_full_precision() -> None:
         (dict(position=3), "not 3"),
     ],
 )
-def test_wrong_values_of_a_layer_are_named(values: dict[str, object], words: str) -> None:
+def test_invalid_layer_arguments_are_named(values: dict[str, object], words: str) -> None:
     with pytest.raises(FavoritError, match=words):
         Attention(**{"dim": 16, "heads": 4, **values})
 
 
-def test_tokens_of_another_width_are_named() -> None:
+def test_tokens_of_wrong_width_are_rejected() -> None:
     for reads in (None, 1):
-        with pytest.raises(FavoritError, match="tokens of width 8 came, but dim=16"):
+        with pytest.raises(FavoritError, match="got tokens of width 8, but dim=16"):
             Attention(16, 2)(torch.zeros(1, 5, 8), reads=reads)
 
 
-def test_bad_layers_are_refused() -> None:
+def test_invalid_layers_are_rejected() -> None:
     with pytest.raises(FavoritError, match="heads=3 does not divide dim=16"):
         Attention(16, 3)
     with pytest.raises(FavoritError, match="linformer: tokens=None"):
@@ -289,7 +289,7 @@ def test_bad_layers_are_refused() -> None:
         Attention(16, 4, mixer="relu(causal=True)", prefix=1)
     with pytest.raises(FavoritError, match="causal mixer with prefix=1"):
         Attention(16, 4, mixer="relu(causal=True)")(torch.randn(1, 5, 16), grid=(2, 2), prefix=1)
-    with pytest.raises(FavoritError, match="7 tokens came"):
+    with pytest.raises(FavoritError, match="got 7 tokens"):
         Attention(16, 4)(torch.randn(1, 7, 16), grid=(2, 3))
     mixer = build_mixer("linformer(k=2)", heads=2, head_dim=8, tokens=6)
     with pytest.raises(FavoritError, match=r"built for 6 tokens and got 5"):

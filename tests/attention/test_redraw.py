@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from favorit.attention import Linear, build_mixer, streamed
+from favorit.attention import Linear, build_mixer
+from favorit.attention.cpu.limits import Limits
 from favorit.attention.mixer import UnprojectedTokens
 
 RANDOM = ["favor(m=16)", "relu(m=16)"]
 
 
-def features(spec: str, layer: int = 0, seed: int = 0) -> Linear:
+def mixer_of(spec: str, layer: int = 0, seed: int = 0) -> Linear:
     mixer = build_mixer(spec, heads=2, head_dim=8, layer=layer, seed=seed)
     assert isinstance(mixer, Linear)
     return mixer
@@ -25,22 +26,22 @@ def rows(mixer: Linear) -> torch.Tensor:
 @pytest.mark.parametrize("spec", RANDOM)
 def test_features_depend_on_seed_layer_and_index_alone(spec: str) -> None:
     torch.manual_seed(1)
-    one = features(spec)
+    one = mixer_of(spec)
     torch.manual_seed(2)
-    other = features(spec)
+    other = mixer_of(spec)
     assert torch.equal(rows(one), rows(other))
     other.kernel.redraw(7)
     one.kernel.redraw(3)
     one.kernel.redraw(7)
     assert torch.equal(rows(one), rows(other))
-    assert not torch.equal(rows(one), rows(features(spec)))
-    assert not torch.equal(rows(features(spec, layer=1)), rows(features(spec)))
-    assert not torch.equal(rows(features(spec, seed=1)), rows(features(spec)))
+    assert not torch.equal(rows(one), rows(mixer_of(spec)))
+    assert not torch.equal(rows(mixer_of(spec, layer=1)), rows(mixer_of(spec)))
+    assert not torch.equal(rows(mixer_of(spec, seed=1)), rows(mixer_of(spec)))
 
 
 @pytest.mark.parametrize("spec", RANDOM)
-def test_evaluation_keeps_the_features_of_training(spec: str) -> None:
-    mixer = features(spec).eval()
+def test_redraw_changes_nothing_in_eval_mode(spec: str) -> None:
+    mixer = mixer_of(spec).eval()
     before = rows(mixer)
     mixer.kernel.redraw(1)
     assert torch.equal(rows(mixer), before)
@@ -49,14 +50,14 @@ def test_evaluation_keeps_the_features_of_training(spec: str) -> None:
 
 
 @pytest.mark.parametrize("spec", RANDOM)
-def test_a_state_dictionary_carries_redrawn_features(spec: str) -> None:
-    redrawn, fresh = features(spec), features(spec)
+def test_a_state_dictionary_carries_redrawn_mixer_of(spec: str) -> None:
+    redrawn, fresh = mixer_of(spec), mixer_of(spec)
     redrawn.kernel.redraw(5)
     fresh.load_state_dict(redrawn.state_dict())
     assert torch.equal(rows(fresh), rows(redrawn))
 
 
-def test_without_a_seed_the_global_generator_decides() -> None:
+def test_features_without_a_seed_come_from_the_global_generator() -> None:
     def drawn() -> torch.Tensor:
         mixer = build_mixer("favor(m=16)", heads=2, head_dim=8)
         assert isinstance(mixer, Linear)
@@ -70,20 +71,19 @@ def test_without_a_seed_the_global_generator_decides() -> None:
 
 
 @pytest.mark.parametrize("spec", ["relu(m=16, learned=True)", "relu", "learned", "mixture"])
-def test_kernels_without_random_features_ignore_a_redraw(spec: str) -> None:
-    mixer = features(spec)
+def test_kernels_without_random_features_ignore_redraw(spec: str) -> None:
+    mixer = mixer_of(spec)
     before = {name: value.clone() for name, value in mixer.state_dict().items()}
     mixer.kernel.redraw(4)
     assert all(torch.equal(value, before[name]) for name, value in mixer.state_dict().items())
 
 
 @pytest.mark.parametrize("spec", [*RANDOM, "favor(m=16, causal=True)"])
-def test_features_redrawn_before_they_are_made_again_going_back_are_refused(
-    spec: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(streamed, "FEW_NUMBERS", 0)
+def test_redraw_between_forward_and_backward_is_rejected(spec: str) -> None:
+    """Backward recomputes features, so it needs the rows of forward."""
     q, k, v = (torch.randn(2, 2, 9, 8, requires_grad=True) for _ in range(3))
-    mixer = features(spec)
+    mixer = mixer_of(spec)
+    mixer.limits = Limits(one_thread=0, few_features=0)
     read = mixer.read(q[:, :, :1], UnprojectedTokens(k[:, 0], torch.eye(8).expand(2, 2, 8, 8), None))
     for out in (mixer(q, k, v), read):
         mixer.kernel.redraw(1)

@@ -1,29 +1,28 @@
-"""Softmax attention of half precision trained on a CPU: what fp64 gives on the same inputs, but for the rounding of
-what is kept.
+"""Softmax attention trained in half precision on a CPU equals fp64 on the same inputs up to rounding.
 
-Processors that multiply bf16 take another way than others; both are tried on any."""
+CPUs that multiply bf16 use another implementation than the others. Both are tested on every CPU.
+"""
 
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
 from checks import Products, assert_close, builder, gradients, tensors
-from favorit.attention import explicit, precision
+from favorit.attention.cpu.limits import Limits
 
 
-@pytest.fixture(autouse=True, params=[True, False], ids=["multiplies", "converts"])
-def multiplies(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether the processor is one that multiplies bf16; everything that is long enough is worth keeping weights."""
-    monkeypatch.setattr(precision, "multiplies_bf16", lambda: request.param)
-    monkeypatch.setattr(explicit, "FEWEST_KEPT", 0)
-    return bool(request.param)
+@pytest.fixture(params=[True, False], ids=["multiplies bf16", "emulates bf16"])
+def limits(request: pytest.FixtureRequest) -> Limits:
+    """Limits of a CPU that multiplies bf16 or not. Explicit weights are kept however few they are."""
+    return Limits(bf16_products=request.param, fewest_weights=0)
 
 
-ROUNDING = {torch.bfloat16: 2**-8, torch.float16: 2**-11}  # half a unit in the last place of the largest number
+ROUNDING = {torch.bfloat16: 2**-8, torch.float16: 2**-11}  # half a unit in the last place of the largest element
 
 
 def exact(q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> list[Tensor]:
@@ -34,41 +33,41 @@ def exact(q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> list[Tensor]
 
 
 @pytest.mark.parametrize("dtype", ROUNDING)
-@pytest.mark.parametrize("numbers", [1, 1 << 20])
+@pytest.mark.parametrize("elements", [1, 1 << 20])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("tokens", [65, 197, 257])
-def test_training_rounds_once(
-    dtype: torch.dtype, numbers: int, causal: bool, tokens: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With explicit weights (not causal) and through torch's kernel; the probe of the gradients is rounded too."""
-    monkeypatch.setattr(explicit, "BLOCK_NUMBERS", numbers)
+def test_training_rounds_once(dtype: torch.dtype, elements: int, causal: bool, tokens: int, limits: Limits) -> None:
+    """With explicit weights (not causal) and with torch's kernel. The probe of the gradients is rounded too."""
+    limits = replace(limits, block_elements=elements)
     q, k, v = tensors(tokens, 16, dtype=dtype)
-    out = builder("softmax")(head_dim=16, tokens=tokens, causal=causal)(q, k, v)
+    out = builder("softmax", limits)(head_dim=16, tokens=tokens, causal=causal)(q, k, v)
     found = [out, *gradients(out, q, k, v)]
-    for mine, true in zip(found, exact(q, k, v, causal), strict=True):
+    for mine, twin in zip(found, exact(q, k, v, causal), strict=True):
         assert mine.dtype == dtype
-        assert_close(mine.double(), true, 2 * ROUNDING[dtype])
+        assert_close(mine.double(), twin, 2 * ROUNDING[dtype])
 
 
 @pytest.mark.parametrize(("size", "offset"), [(1, 0), (10, 0), (30, 0), (1, 30)])
-def test_what_is_large_is_not_rounded_before_a_difference(size: float, offset: float) -> None:
-    """A score of 50 rounded to bf16 is off by up to 0.1, and so would be the logarithm of its weight; what values have
-    in common adds to the gradients of all weights of a row and cancels.
+def test_large_scores_and_offsets_are_not_rounded_before_they_cancel(
+    size: float, offset: float, limits: Limits
+) -> None:
+    """A score of 50 rounded to bf16 is off by up to 0.1, and so would be the logarithm of its weight. A common offset
+    of values is part of the gradients of all weights of a row, and cancels.
     """
     q, k, v = tensors(65, 16, dtype=torch.bfloat16)
     q, v = (q.detach() * size).requires_grad_(), (v.detach() + offset).requires_grad_()
-    out = builder("softmax")(head_dim=16, tokens=65)(q, k, v)
-    for mine, true in zip([out, *gradients(out, q, k, v)], exact(q, k, v), strict=True):
-        assert_close(mine.double(), true, 2 * ROUNDING[torch.bfloat16])
+    out = builder("softmax", limits)(head_dim=16, tokens=65)(q, k, v)
+    for mine, twin in zip([out, *gradients(out, q, k, v)], exact(q, k, v), strict=True):
+        assert_close(mine.double(), twin, 2 * ROUNDING[torch.bfloat16])
 
 
 @pytest.mark.parametrize("tokens", [65, 257, 513])
 @pytest.mark.parametrize("autocast", [False, True])
-def test_products_are_made_in_the_type_that_is_fastest(tokens: int, autocast: bool, multiplies: bool) -> None:
-    """In bf16 all but the scores on a processor that multiplies it; else in fp32, but for long sequences, which torch's
-    kernel takes.
+def test_products_have_the_fastest_dtype(tokens: int, autocast: bool, limits: Limits) -> None:
+    """On a CPU that multiplies bf16, all but the scores are bf16. On others, products are fp32, except for long
+    sequences, which torch's kernel computes.
     """
-    mixer = builder("softmax")(head_dim=16, tokens=tokens)
+    mixer = builder("softmax", limits)(head_dim=16, tokens=tokens)
     q, k, v = tensors(tokens, 16, dtype=torch.float32 if autocast else torch.bfloat16)
     with Products() as products:
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
@@ -76,7 +75,7 @@ def test_products_are_made_in_the_type_that_is_fastest(tokens: int, autocast: bo
         gradients(out, q, k, v)
     assert len(products.types) > 1
     wide, half = {torch.float32}, {torch.bfloat16}
-    if multiplies:
+    if limits.multiplies_bf16:
         assert products.types[-5:] == [half] * 5
         assert all(types == wide for types in products.types[:-5])
     elif tokens <= 512:
@@ -87,33 +86,35 @@ def test_products_are_made_in_the_type_that_is_fastest(tokens: int, autocast: bo
         )
 
 
-def test_weights_in_bf16_are_all_that_is_kept_of_their_size(multiplies: bool) -> None:
+def test_weights_are_saved_once(limits: Limits) -> None:
+    """Nothing else of their size is saved for backward; on a CPU that multiplies bf16 they are bf16."""
     q, k, v = tensors(65, 16, dtype=torch.bfloat16)
     kept: list[Tensor] = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
-        builder("softmax")(head_dim=16, tokens=65)(q, k, v)
+        builder("softmax", limits)(head_dim=16, tokens=65)(q, k, v)
     large = [t.dtype for t in kept if t.numel() == q.shape[:-1].numel() * 65]
-    assert large == [torch.bfloat16 if multiplies else torch.float32]
+    assert large == [torch.bfloat16 if limits.multiplies_bf16 else torch.float32]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, *ROUNDING])
 @pytest.mark.parametrize("queries", [1, 3])
-def test_few_queries_of_tokens_that_are_keys_and_values(
-    dtype: torch.dtype, queries: int, multiplies: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The gradients of x as keys and as values are one product; a tensor of its own for each takes another way to the
-    same.
+def test_few_queries_over_tokens_that_are_keys_and_values(dtype: torch.dtype, queries: int, limits: Limits) -> None:
+    """The gradients of x as keys and as values are one product. Equal keys and values in two tensors take another
+    implementation.
     """
     q, x, _ = tensors(queries, 16, n_keys=50, dtype=dtype)
-    monkeypatch.setattr(explicit, "FEWEST_KEPT", q.shape[:-1].numel() * 50 + 1)
-    known = dtype == torch.float32 or (dtype == torch.bfloat16 and multiplies)
-    assert (explicit.explicit_way(q, x, x) is explicit.OfTokens) == known
-    assert explicit.explicit_way(q, x, x.clone()) is None
-    assert explicit.explicit_way(x, x, x) is not explicit.OfTokens, "as many queries as tokens are not few"
-    out = builder("softmax")(head_dim=16, tokens=50)(q, x, x)
+    # Too few weights for the implementation with many queries.
+    mixer = builder("softmax", replace(limits, fewest_weights=q.shape[:-1].numel() * 50 + 1))(head_dim=16, tokens=50)
+    in_own_dtype = dtype == torch.float32 or (dtype == torch.bfloat16 and limits.multiplies_bf16)
+    reason = mixer.explain(q, x, x)
+    assert "explicit weights" in reason
+    assert ("in fp32" in reason) != in_own_dtype
+    assert "explicit weights" not in mixer.explain(q, x, x.clone())
+    assert "fewer queries" not in mixer.explain(x, x, x), "as many queries as tokens are not few"
+    out = mixer(q, x, x)
     wide = [t.detach().double().requires_grad_() for t in (q, x)]
-    true = torch.nn.functional.scaled_dot_product_attention(wide[0], wide[1], wide[1])
-    for mine, twin in zip([out, *gradients(out, q, x)], [true, *gradients(true, *wide)], strict=True):
+    exact_out = torch.nn.functional.scaled_dot_product_attention(wide[0], wide[1], wide[1])
+    for mine, twin in zip([out, *gradients(out, q, x)], [exact_out, *gradients(exact_out, *wide)], strict=True):
         assert mine.dtype == dtype
         assert_close(mine.double(), twin, 2 * ROUNDING.get(dtype, 5e-7))
 
@@ -123,8 +124,12 @@ def test_few_queries_of_tokens_that_are_keys_and_values(
     "types", [(torch.float32, torch.float32), (torch.bfloat16, torch.float32), (torch.bfloat16, torch.bfloat16)]
 )
 @pytest.mark.parametrize("half", ROUNDING)
-def test_all_of_a_step_under_autocast(same: bool, types: tuple[torch.dtype, torch.dtype], half: torch.dtype) -> None:
-    """Also the way back, which users are told to leave out; of queries and of tokens as they come from other layers."""
+def test_forward_and_backward_under_autocast(
+    same: bool, types: tuple[torch.dtype, torch.dtype], half: torch.dtype, limits: Limits
+) -> None:
+    """Also the backward pass, which torch recommends to run outside. Queries and tokens have the dtypes that other
+    layers give them.
+    """
     q, x, other = tensors(3, 16, n_keys=50, dtype=torch.bfloat16)
     q, x, v = (
         t.detach().to(dtype).requires_grad_()
@@ -132,33 +137,30 @@ def test_all_of_a_step_under_autocast(same: bool, types: tuple[torch.dtype, torc
     )
     v = x if same else v
     with torch.autocast("cpu", dtype=half):
-        out = builder("softmax")(head_dim=16, tokens=50)(q, x, v)
+        out = builder("softmax", limits)(head_dim=16, tokens=50)(q, x, v)
         found = gradients(out, q, x, v)
     wide_q, wide_x, wide_v = (t.detach().double().requires_grad_() for t in (q, x, v))
     wide_v = wide_x if same else wide_v
-    true = torch.nn.functional.scaled_dot_product_attention(wide_q, wide_x, wide_v)
-    for mine, twin in zip([out, *found], [true, *gradients(true, wide_q, wide_x, wide_v)], strict=True):
+    exact_out = torch.nn.functional.scaled_dot_product_attention(wide_q, wide_x, wide_v)
+    for mine, twin in zip([out, *found], [exact_out, *gradients(exact_out, wide_q, wide_x, wide_v)], strict=True):
         assert_close(mine.double(), twin, 2 * ROUNDING[torch.bfloat16])
 
 
-def test_transforms_of_functions_take_the_kernel_of_torch() -> None:
-    """torch.func goes through what it knows; gradients are the same."""
+def test_transforms_of_torch_func_take_torchs_kernel(limits: Limits) -> None:
+    """torch.func cannot transform our autograd functions. Gradients are the same."""
     q, x, _ = tensors(3, 16, n_keys=50)
-    mixer = builder("softmax")(head_dim=16, tokens=50)
+    mixer = builder("softmax", limits)(head_dim=16, tokens=50)
     found = torch.func.grad(lambda q, x: mixer(q, x, x).square().sum(), argnums=(0, 1))(q.detach(), x.detach())
     for mine, twin in zip(found, torch.autograd.grad(mixer(q, x, x).square().sum(), (q, x)), strict=True):
         assert_close(mine, twin, 1e-6)
 
 
-@pytest.mark.parametrize("numbers", [1, 2 * 40 * 50, 1 << 20])
-def test_masks_odd_shapes_views_and_types_that_autocast_makes_alike(
-    numbers: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """5 images in blocks of 1, of 2, 2 and 1, and of all; 40 queries, 50 keys, values of another width; k in fp32, as a
-    gate leaves it.
+@pytest.mark.parametrize("elements", [1, 2 * 40 * 50, 1 << 20])
+def test_masks_odd_shapes_views_and_mixed_dtypes_under_autocast(elements: int, limits: Limits) -> None:
+    """5 images in blocks of 1, of 2, 2 and 1, and of all; 40 queries, 50 keys, values of another width; k is fp32, as
+    gates return it.
     """
-    monkeypatch.setattr(explicit, "BLOCK_NUMBERS", numbers)
-    mixer = builder("softmax")(head_dim=8, tokens=50)
+    mixer = builder("softmax", replace(limits, block_elements=elements))(head_dim=8, tokens=50)
     source = torch.Generator().manual_seed(3)
     q, k, v = (
         torch.randn(5, n, 3, d, generator=source).to(torch.bfloat16).requires_grad_()
@@ -172,54 +174,50 @@ def test_masks_odd_shapes_views_and_types_that_autocast_makes_alike(
         with torch.autocast("cpu", dtype=torch.bfloat16):
             out = mixer(*views, key_mask=mask if hidden else None)
         wide = [x.detach().double().requires_grad_() for x in (q, k, v)]
-        true = mixer.weights(*(x.transpose(1, 2) for x in wide[:2]), key_mask=mask) @ wide[2].transpose(1, 2)
-        assert_close(out.double(), true, 2 * ROUNDING[torch.bfloat16])
-        for mine, twin in zip(gradients(out, q, k, v), gradients(true, *wide), strict=True):
+        exact_out = mixer.weights(*(x.transpose(1, 2) for x in wide[:2]), key_mask=mask) @ wide[2].transpose(1, 2)
+        assert_close(out.double(), exact_out, 2 * ROUNDING[torch.bfloat16])
+        for mine, twin in zip(gradients(out, q, k, v), gradients(exact_out, *wide), strict=True):
             assert_close(mine.double(), twin, 2 * ROUNDING[torch.bfloat16])
 
 
-def test_types_that_differ_are_refused_as_torch_refuses_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mixed_dtypes_are_rejected_as_torch_rejects_them(limits: Limits) -> None:
     q, k, v = tensors(9, 4)
     with pytest.raises(RuntimeError, match="same dtype"):
-        builder("softmax")(head_dim=4, tokens=9)(q, k, v.double())
+        builder("softmax", limits)(head_dim=4, tokens=9)(q, k, v.double())
 
 
 @pytest.mark.parametrize("tokens", [65, 257])
-def test_under_autocast_it_returns_what_autocast_asks_for_and_gradients_as_inputs_are(tokens: int) -> None:
+def test_autocast_sets_the_output_dtype_and_inputs_the_gradient_dtype(tokens: int, limits: Limits) -> None:
     q, k, v = (x.detach().bfloat16().float().requires_grad_() for x in tensors(tokens, 16))
-    mixer = builder("softmax")(head_dim=16, tokens=tokens)
+    mixer = builder("softmax", limits)(head_dim=16, tokens=tokens)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         out = mixer(q, k, v)
     assert out.dtype == torch.bfloat16
-    for mine, true in zip([out, *gradients(out, q, k, v)], exact(q, k, v), strict=True):
+    for mine, twin in zip([out, *gradients(out, q, k, v)], exact(q, k, v), strict=True):
         assert mine is out or mine.dtype == torch.float32
-        assert_close(mine.double(), true, 2 * ROUNDING[torch.bfloat16])
+        assert_close(mine.double(), twin, 2 * ROUNDING[torch.bfloat16])
 
 
-def test_which_way_half_precision_takes(multiplies: bool) -> None:
-    """fp32 where it is faster: in training, not for long sequences, and not bf16 that is multiplied as it is."""
-    mixer = builder("softmax")(head_dim=4, tokens=513)
+def test_half_precision_is_computed_in_fp32_where_that_is_faster(limits: Limits) -> None:
+    """In training, up to 512 tokens, unless the CPU multiplies bf16."""
+    mixer = builder("softmax", limits)(head_dim=4, tokens=513)
     autocast = torch.autocast("cpu", dtype=torch.bfloat16)
-    for tokens, context, dtype, way in [
-        (
-            512,
-            nullcontext(),
-            torch.bfloat16,
-            "explicit weights in bf16" if multiplies else "in fp32: torch's fused kernel",
-        ),
-        (513, nullcontext(), torch.bfloat16, "explicit weights in bf16" if multiplies else "torch's fused kernel"),
-        (65, nullcontext(), torch.float16, "in fp32: explicit weights in fp32"),
-        (512, nullcontext(), torch.float16, "in fp32: torch's fused kernel"),
-        (513, nullcontext(), torch.float16, "torch's fused kernel"),
-        (512, nullcontext(), torch.float32, "torch's fused kernel"),
-        (512, torch.no_grad(), torch.bfloat16, "torch's fused kernel"),
-        (512, autocast, torch.float32, "explicit weights in bf16" if multiplies else "in fp32: torch's fused kernel"),
+    bf16 = "explicit weights in bf16" if limits.multiplies_bf16 else None
+    for tokens, context, dtype, reason in [
+        (512, nullcontext(), torch.bfloat16, bf16 or "torch's fused kernel in fp32"),
+        (513, nullcontext(), torch.bfloat16, bf16 or "torch's fused kernel:"),
+        (65, nullcontext(), torch.float16, "explicit weights in fp32"),
+        (512, nullcontext(), torch.float16, "torch's fused kernel in fp32"),
+        (513, nullcontext(), torch.float16, "torch's fused kernel:"),
+        (512, nullcontext(), torch.float32, "torch's fused kernel:"),
+        (512, torch.no_grad(), torch.bfloat16, "torch's fused kernel: inference"),
+        (512, autocast, torch.float32, bf16 or "torch's fused kernel in fp32"),
     ]:
         with context:
-            assert mixer.explain(*tensors(tokens, 4, dtype=dtype)).startswith(way)
+            assert mixer.explain(*tensors(tokens, 4, dtype=dtype)).startswith(reason)
 
 
-def test_too_many_weights_are_not_kept_in_bf16_either(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_weights_are_not_kept_in_bf16(limits: Limits) -> None:
     q, k, v = tensors(50, 4, dtype=torch.bfloat16)
-    monkeypatch.setattr(explicit, "MOST_KEPT", q.shape[:-1].numel() * 50 - 1)
-    assert explicit.explicit_way(q, k, v) is None
+    mixer = builder("softmax", replace(limits, most_weights=q.shape[:-1].numel() * 50 - 1))(head_dim=4, tokens=50)
+    assert "explicit" not in mixer.explain(q, k, v)

@@ -76,9 +76,7 @@ def test_no_limiter_is_found_without_mkl(library: Any) -> None:
 
 
 @pytest.mark.parametrize(("m", "tokens", "is_small"), [(16, 128, True), (64, 127, True), (64, 128, False)])
-def test_only_calls_below_the_limit_run_on_one_thread(
-    m: int, tokens: int, is_small: bool, previous_limit: int
-) -> None:
+def test_only_calls_below_the_limit_run_on_one_thread(m: int, tokens: int, is_small: bool, previous_limit: int) -> None:
     """2 images of 2 heads of width 16: 4 x 128 tokens with 64 features each are 2^15 elements."""
     limits_inside: list[int] = []
 
