@@ -313,7 +313,8 @@ def finite_at_any_norm(build: Build) -> None:
                     with torch.autocast("cpu", dtype=dtype or torch.bfloat16, enabled=dtype is not None):
                         out = mixer(q_scaled, k_scaled, v)
                         read = mixer.read(
-                            q_scaled[:, :, :1], UnprojectedTokens(torch.cat([k_scaled[:, 0], v[:, 0]], -1), halves, None)
+                            q_scaled[:, :, :1],
+                            UnprojectedTokens(torch.cat([k_scaled[:, 0], v[:, 0]], -1), halves, None),
                         )
                     place = f"autocast {dtype}, |q| {norm_q}, |k| {norm_k}, causal {causal}"
                     assert out.isfinite().all(), place
