@@ -1,75 +1,70 @@
-"""The README is true: its tree of files, its names, its five lines of Python."""
+"""The README is true: its Python lines run, its commands and options exist, its links and pictures exist."""
 
 from __future__ import annotations
 
 import re
+import shlex
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
-import favorit
+from favorit.cli.main import app
+from favorit.study.load import built_in
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
+# Two screens of about 60 lines.
+MOST_LINES = 130
 
 
-def block(title: str) -> str:
-    """The first fenced block under a heading."""
-    section = README.split(f"## {title}\n", 1)[1]
-    return re.search(r"```\w*\n(.*?)```", section, re.S)[1]  # type: ignore[index]
+def commands() -> Iterator[list[str]]:
+    """The words of each `favorit ...` line in fenced blocks, without comments."""
+    for block in re.findall(r"^```\w*\n(.*?)^```", README, re.S | re.M):
+        for line in block.splitlines():
+            words = shlex.split(line, comments=True)
+            if words[:1] == ["favorit"]:
+                yield words[1:]
 
 
-def test_the_tree_names_what_is_there() -> None:
-    tree = block("Tree")
-    top, package = tree.split("src/favorit/\n", 1)
-    for line in [*top.splitlines(), package.splitlines()[-1]]:
-        assert (ROOT / line.split()[0]).exists(), line
-    inside = "\n".join(line for line in package.splitlines() if line.startswith("  "))
-    named = set(re.findall(r"\b(\w+\.py)\b", inside))
-    assert named == {path.name for path in (ROOT / "src/favorit").glob("[a-z]*.py")}
-    inside = re.sub(r"\(.*\)", "", re.sub(r"\n {6,}", " ", inside))  # a line may go on below, and describe in brackets
-    folders = {match[1]: match[2].split() for match in re.finditer(r"^  (\w+)/ +(.*)$", inside, re.M)}
-    assert set(folders) == {path.parent.name for path in (ROOT / "src/favorit").glob("*/__init__.py")}
-    for folder, modules in folders.items():
-        for module in modules:
-            assert folder == "cli" or (ROOT / "src/favorit" / folder / f"{module}.py").exists(), f"{folder}/{module}.py"
+@pytest.mark.parametrize("words", [*commands()], ids=" ".join)
+def test_command_and_options_exist(words: list[str]) -> None:
+    command: Any = typer.main.get_command(app)
+    while hasattr(command, "commands"):
+        assert words[0] in command.commands, f"no command {words[0]!r}"
+        command, words = command.commands[words[0]], words[1:]
+    known = {option for parameter in command.params for option in parameter.opts} | {"--help"}
+    assert {word for word in words if word.startswith("-")} <= known
 
 
-@pytest.mark.parametrize("folder", ["attention", "position", "model", "training"])
-def test_the_tree_leaves_no_module_out(folder: str) -> None:
-    line = re.search(rf"^  {folder}/ +(.*)$", block("Tree"), re.M)
-    assert line is not None
-    assert set(line[1].split()) == {path.stem for path in (ROOT / "src/favorit" / folder).glob("[a-z]*.py")}
-
-
-def test_the_table_of_axes_names_every_component() -> None:
-    for kind, axis in [
-        ("mixers", "mixer"),
-        ("kernels", "kernel"),
-        ("positions", "position"),
-        ("layouts", "layout"),
-        ("stems", "stem"),
-        ("heads", "head"),
-        ("locals", "local"),
-    ]:
-        row = re.search(rf"^\| {axis} \|(.*)$", README, re.M)
-        assert row is not None
-        named = set(re.findall(r"`(\w+)`", row[1]))
-        missing = (
-            set(favorit.list_components(kind))
-            - named
-            - (set(favorit.list_components("kernels")) if kind == "mixers" else set())
-        )
-        assert not missing, f"{kind}: {missing}"
-
-
-def test_the_five_lines_run() -> None:
+def test_five_lines_of_python_run() -> None:
+    block = re.search(r"## Five lines of Python\n.*?```python\n(.*?)```", README, re.S)
+    assert block is not None
     names: dict[str, object] = {}
-    exec(block("Five lines of Python"), names)
+    exec(block[1], names)
     assert names["logits"].shape == (8, 10)  # type: ignore[attr-defined]
     assert names["tokens"].shape == (8, 55, 64)  # type: ignore[attr-defined]
 
 
-def test_every_picture_is_there() -> None:
-    for path in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", README):
-        assert (ROOT / path).exists(), path
+def test_links_and_pictures_exist() -> None:
+    targets = [target for target in re.findall(r"\]\(([^)#]+)\)", README) if "://" not in target]
+    assert targets
+    assert not [target for target in targets if not (ROOT / target).exists()]
+
+
+def test_make_targets_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    targets = set(re.findall(r"`?make (\w+)", README))
+    assert {"demo", "test"} <= targets
+    assert not [target for target in targets if not re.search(rf"^{target}:", makefile, re.M)]
+
+
+def test_every_report_is_named_with_its_study() -> None:
+    named = re.findall(r"^\| `([\w-]+)` \|", README, re.M)
+    assert set(named) == set(built_in()) - {"quickstart"}
+
+
+def test_readme_fits_two_screens() -> None:
+    assert len(README.splitlines()) <= MOST_LINES
