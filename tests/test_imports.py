@@ -24,6 +24,7 @@ ORDER = [
         "grids",
         "measure",
         "process",
+        "workers",
         "quiet",
         "foreign_load",
         "published",

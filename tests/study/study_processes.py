@@ -26,6 +26,7 @@ import lightning_fabric  # noqa: F401  # before the forks: these take most of th
 import sklearn.model_selection  # noqa: F401
 
 import favorit
+from favorit import workers
 from favorit.study import Options, load_study, local, worker
 from favorit.study.tasks import TaskEvent
 
@@ -46,8 +47,7 @@ class Forked:
             os.closerange(3, mine)
             os.closerange(mine + 1, 1024)
             with contextlib.suppress(BaseException):
-                sys.argv = ["worker", str(mine)]
-                worker.main()
+                workers.main(mine)
             os._exit(1)
 
     def wait(self, timeout: float | None = None) -> int:
@@ -71,9 +71,9 @@ class Forked:
 
 def prepare(job: dict[str, Any]) -> None:
     Forked.log = f"{job['out']}.log"
-    local.subprocess = SimpleNamespace(Popen=Forked, DEVNULL=None, TimeoutExpired=subprocess.TimeoutExpired)  # type: ignore[assignment]
+    workers.subprocess = SimpleNamespace(Popen=Forked, DEVNULL=None, TimeoutExpired=subprocess.TimeoutExpired)  # type: ignore[assignment]
     local.local.__kwdefaults__["checkpoint_seconds"] = 0.0
-    local.LEAVE = 600.0  # a disk may be slow; whoever would not go by itself hangs
+    workers.GRACE = 600.0  # a disk may be slow: only a worker that hangs is killed
     attempt = worker._attempt
 
     def deadly(task: Any, *rest: Any) -> Any:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from favorit import FavoritError
+from favorit import FavoritError, workers
 from favorit.quiet import ACTIVE, GATE
 from favorit.tuning import worker
 from favorit.tuning.events import Began, Trained, TuneEvent
@@ -39,40 +39,47 @@ PLAN = Plan(
 )
 
 
-def test_workers_share_a_study_and_what_a_killed_one_leaves(tmp_path: Path):
-    """One of two is killed in its first epoch; the other ends all trials."""
+def test_trial_of_a_killed_worker_goes_to_the_other_worker(tmp_path: Path, monkeypatch):
+    """One of two workers is killed in its first epoch; the other finishes all trials."""
+    processes: list[subprocess.Popen[bytes]] = []
     killed: list[int] = []
     numbers: list[int] = []
+    popen = subprocess.Popen
+
+    def start_process(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        processes.append(popen(*arguments, **options))
+        return processes[-1]
+
+    monkeypatch.setattr(workers.subprocess, "Popen", start_process)
 
     def listen(event: TuneEvent) -> None:
         if isinstance(event, Began):
             numbers.append(event.number)
         if isinstance(event, Trained) and not killed:
-            killed.extend([process.pid for process in multiprocessing.active_children()][:1])
+            killed.append(processes[0].pid)
             os.kill(killed[0], signal.SIGKILL)
 
     result, _ = search(tmp_path / "shared", workers=2, listen=listen)
     assert killed
     assert set(numbers) == {0, 1, 2}
-    assert multiprocessing.active_children() == []
+    assert [process.returncode for process in processes] == [-signal.SIGKILL, 0]
     alone, _ = search(tmp_path / "alone")
     assert outcome(result) == outcome(alone)
 
 
-def test_a_mistake_of_a_worker_is_its_last_word(tmp_path: Path, monkeypatch):
+def test_worker_sends_the_error_that_stops_it(tmp_path: Path):
     said: list[Any] = []
     plan = replace(PLAN, out=tmp_path, storage=f"sqlite:///{tmp_path / 'none.db'}")
     (tmp_path / "none.db").write_bytes(b"something else that is no data base" * 99)
-    monkeypatch.setattr(signal, "signal", lambda *_: None)
     with pytest.raises(SystemExit) as end:
-        worker.work_in_process(plan, SimpleNamespace(send=said.append))
+        worker.work_in_process(SimpleNamespace(send=said.append), plan)
     assert end.value.code == 1
     assert [type(word) for word in said] == [FavoritError]
     assert "file is not a database" in str(said[0])
 
 
-def test_a_worker_does_not_outlive_its_command(tmp_path: Path, monkeypatch):
-    """Once nobody hears it, it ends in the middle of a trial, which the next command takes up."""
+def test_worker_stops_within_a_trial_when_its_connection_is_closed(tmp_path: Path):
+    """The next command resumes the trial."""
     heard: list[TuneEvent] = []
 
     def send(event: TuneEvent) -> None:
@@ -80,12 +87,11 @@ def test_a_worker_does_not_outlive_its_command(tmp_path: Path, monkeypatch):
         if isinstance(event, Trained):
             raise BrokenPipeError
 
-    monkeypatch.setattr(signal, "signal", lambda *_: None)
     options: dict[str, Any] = dict(storage=f"journal:{tmp_path / 'tune.log'}")
     search(tmp_path, trials=1, **options)
     plan = replace(PLAN, space=Space("tuning", RATES, easy()), out=tmp_path, **options)
     with pytest.raises(SystemExit):
-        worker.work_in_process(plan, SimpleNamespace(send=send))
+        worker.work_in_process(SimpleNamespace(send=send), plan)
     assert [type(event) for event in heard][:2] == [Began, Trained]
     result, events = search(tmp_path, **options)
     assert [(event.number, event.again) for event in events if isinstance(event, Began)] == [(1, True), (2, False)]

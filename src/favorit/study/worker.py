@@ -1,26 +1,18 @@
-"""A worker process: trains the tasks it is sent, one after the other, and says how it goes. `python -m
-favorit.study.worker DESCRIPTOR`.
+"""What a study worker does: trains the tasks it receives, one after the other, and sends their events.
 
-It lives as long as the connection to its runner: when that closes, however the runner ended, the process ends at once,
-as a run may at any moment. Libraries and the last data sets stay in memory from task to task.
+Libraries and the last data sets stay in memory from task to task.
 """
 
 from __future__ import annotations
 
 import ctypes
 import gc
-import os
-import signal
-import sys
-import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
-from multiprocessing.connection import Connection
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 from favorit.config import RunConfig
@@ -30,6 +22,7 @@ from favorit.study.source import Source, said
 from favorit.study.tasks import Began, Broke, Ended, Task, TaskEvent, Trained
 from favorit.training.events import Begin, Checkpoint, Epoch, Event, Step
 from favorit.training.folder import HeldError
+from favorit.workers import Parent
 
 DATA_SETS = 2
 
@@ -64,14 +57,8 @@ class _TimeIsUpError(Exception):
     """The run is on disk, and goes on with the same command."""
 
 
-def main() -> None:
-    """Serves the runner at the other end of the connection."""
-    connection: Connection[Any, Any] = Connection(int(sys.argv[1]))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the runner decides
-    order: Order = connection.recv()
-    inbox: SimpleQueue[Task] = SimpleQueue()
-    threading.Thread(target=_receive, args=(connection, inbox), daemon=True).start()
-
+def work(parent: Parent, order: Order) -> None:
+    """Trains tasks until the parent closes the connection."""
     import torch
 
     from favorit.data import load_dataset
@@ -79,14 +66,7 @@ def main() -> None:
     torch.set_num_threads(order.threads)
     read = lru_cache(DATA_SETS)(load_dataset)
     while True:
-        connection.send(_attempt(inbox.get(), order, read, connection.send))
-
-
-def _receive(connection: Connection[Any, Any], inbox: SimpleQueue[Task]) -> None:
-    with suppress(EOFError, OSError):
-        while True:
-            inbox.put(connection.recv())
-    os._exit(1)
+        parent.send(_attempt(parent.receive(), order, read, parent.send))
 
 
 def _attempt(task: Task, order: Order, read: Any, tell: Callable[[TaskEvent], None]) -> Ended | Broke | Held:
@@ -145,7 +125,3 @@ def forget() -> None:
         trim(0)
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
-
-
-if __name__ == "__main__":
-    main()

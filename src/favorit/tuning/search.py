@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import re
-import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +17,6 @@ from optuna.storages import BaseStorage
 from favorit.config import RunConfig
 from favorit.data import load_dataset
 from favorit.errors import FavoritError, positive, unknown
-from favorit.process import environment, worker_settings
 from favorit.tuning.events import Planned, TuneEvent
 from favorit.tuning.objective import OBJECTIVES, identify_run
 from favorit.tuning.plan import Plan
@@ -29,7 +25,7 @@ from favorit.tuning.samplers import PRUNERS, SAMPLERS
 from favorit.tuning.space import Space
 from favorit.tuning.spaces import read_space
 from favorit.tuning.storage import opened, without_password
-from favorit.tuning.worker import load_study, work, work_in_process
+from favorit.tuning.worker import load_study, work, work_in_processes
 
 TRIALS = 20
 Listen = Callable[[TuneEvent], None]
@@ -85,7 +81,7 @@ def tune(
         if workers == 1:
             work(plan, kept, hear)
         else:
-            ends = _work_in_processes(plan, hear)
+            ends = work_in_processes(plan, hear)
         result = read_result(plan, load_study(plan, kept))
     if ends and result.missing:
         raise FavoritError(
@@ -151,51 +147,6 @@ def _begin(plan: Plan, storage: BaseStorage) -> optuna.Study:
                 f"the study {plan.name!r} in {place} was begun with another {part}: choose another name, or what it was begun with"
             )
     return study
-
-
-def _work_in_processes(plan: Plan, listen: Listen) -> list[str]:
-    """Workers of their own, and how those ended that did not end well: what such a one leaves is for the others, or the
-    same call again.
-    """
-    context = multiprocessing.get_context("spawn")
-    processes, connections = [], []
-    try:
-        for _ in range(plan.workers):
-            ours, theirs = context.Pipe(duplex=False)
-            process = context.Process(target=work_in_process, args=(plan, theirs), daemon=True)
-            with environment(worker_settings()):
-                process.start()
-            theirs.close()  # so that the end of the process is the end of what it says
-            processes.append(process)
-            connections.append(ours)
-        for word in _words(connections):
-            if isinstance(word, Exception):
-                raise word
-            listen(word)
-    except BaseException:
-        for process in processes:
-            process.terminate()
-        raise
-    finally:
-        for process in processes:
-            process.join()
-    return [_end(process.exitcode) for process in processes if process.exitcode]
-
-
-def _words(connections: list[Connection]) -> Iterator[TuneEvent | Exception]:
-    """What all of them say, until all are silent."""
-    open_ = list(connections)
-    while open_:
-        for connection in wait(open_):
-            assert isinstance(connection, Connection)
-            try:
-                yield connection.recv()
-            except (EOFError, OSError):  # the end, or that of a process killed in the middle of a word
-                open_.remove(connection)
-
-
-def _end(code: int | None) -> str:
-    return signal.Signals(-code).name if code is not None and code < 0 else f"status {code}"
 
 
 @contextmanager

@@ -8,17 +8,13 @@ study.
 
 from __future__ import annotations
 
-import os
-import signal
-import threading
+import sys
 import time
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from multiprocessing import parent_process
-from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +32,7 @@ from favorit.tuning.objective import Attempt, Outcome, Read
 from favorit.tuning.plan import Plan
 from favorit.tuning.samplers import PRUNERS, SAMPLERS
 from favorit.tuning.storage import opened
+from favorit.workers import Exit, Parent, WorkerPool
 
 SILENCE = 900.0  # seconds without a sign of life after which a trial of elsewhere is taken for dead
 DATA_SETS = 2  # that a worker keeps in memory
@@ -140,24 +137,33 @@ def is_alive(places: Path, trial: FrozenTrial) -> bool:
         return time.time() - trial.user_attrs.get("beat", begun) < SILENCE
 
 
-def work_in_process(plan: Plan, connection: Any) -> None:
-    """`work` as the main function of a process: what it says goes through the connection, and a mistake is its last
-    word.
+def work_in_processes(plan: Plan, say: Callable[[TuneEvent], None]) -> list[str]:
+    """Runs `plan.workers` workers until all have ended, and returns how those ended that failed. A failed worker's
+    trial goes to another one, or to the next call.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the process that started this one decides
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    failures: list[str] = []
+    with WorkerPool(threads=max(1, plan.threads // plan.workers), imports_main=True) as pool:
+        for _ in range(plan.workers):
+            pool.start(work_in_process, plan)
+        while pool.workers:
+            for _, message in pool.messages():
+                if isinstance(message, Exit):
+                    sys.stderr.write(message.stderr)  # warnings, and the traceback of an unexpected error
+                    failures += [str(message)] if message.status else []
+                elif isinstance(message, Exception):
+                    raise message
+                else:
+                    say(message)
+    return failures
+
+
+def work_in_process(parent: Parent, plan: Plan) -> None:
+    """`work` in a worker process: sends its events, and as its last message the error that stops it."""
     torch.set_num_threads(max(1, plan.threads // plan.workers))
     try:
         with opened(plan.storage, plan.out) as storage:
-            work(plan, storage, connection.send)
+            work(plan, storage, parent.send)
     except (FavoritError, OSError) as error:
-        with suppress(OSError):  # where nobody is left to hear it, that is the error
-            connection.send(error)
+        with suppress(OSError):  # the error may be that the connection is closed
+            parent.send(error)
         raise SystemExit(1) from None
-
-
-def _end_with_parent() -> None:
-    """However that ends: a trial may be left at any moment."""
-    if (parent := parent_process()) is not None:
-        wait([parent.sentinel])
-        os._exit(1)
