@@ -6,17 +6,18 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from favorit import process
+from favorit import RunConfig, process, workers
 from favorit.process import ALLOCATOR, SPIN_COUNT, SPINNING, as_shipped, environment, spin_settings, worker_settings
 from favorit.study import cluster, local
-from favorit.study.worker import Order
-from favorit.tuning import search
+from favorit.study.tasks import Task
+from favorit.tuning.worker import work_in_processes
 
 SCRIPT = """
 import ctypes, resource
@@ -131,14 +132,27 @@ def test_import_favorit_changes_no_setting(clean: pytest.MonkeyPatch) -> None:
     assert python("import favorit, os\nfavorit.ModelConfig()\nprint('GOMP_SPINCOUNT' in os.environ)").strip() == "False"
 
 
+def start_study_workers(out: Path) -> None:
+    next(local.local([Task("point", RunConfig(), "0" * 16)], out))
+
+
+def start_tuning_workers(out: Path) -> None:
+    work_in_processes(SimpleNamespace(workers=2, threads=2), lambda event: None)  # type: ignore[arg-type]
+
+
 @choices
-def test_study_worker_has_the_settings(
-    chosen: dict[str, str], expected: dict[str, str], clean: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize("start", [start_study_workers, start_tuning_workers])
+def test_worker_has_the_settings(
+    start: Callable[[Path], None],
+    chosen: dict[str, str],
+    expected: dict[str, str],
+    clean: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     set_all(clean, chosen)
     started: list[dict[str, str]] = []
 
-    class Recorded:
+    class EndsAtOnce:
         def __init__(self, command: list[str], env: dict[str, str], **others: Any) -> None:
             started.append(env)
 
@@ -148,29 +162,15 @@ def test_study_worker_has_the_settings(
         def kill(self) -> None:
             pass
 
-    clean.setattr(local.subprocess, "Popen", Recorded)
-    local._Worker(Order("worker 1", str(tmp_path), None, "cpu", 60.0, workers=1, threads=3, deadline=0.0)).leave()
-    (found,) = started
-    assert spinning(found) == expected
-    assert {found[name] for name in ALLOCATOR} == {str(process.LARGEST)}
-    assert found["OMP_NUM_THREADS"] == "3"
-
-
-@choices
-def test_tuning_worker_has_the_settings(
-    chosen: dict[str, str], expected: dict[str, str], clean: pytest.MonkeyPatch
-) -> None:
-    set_all(clean, chosen)
-    started: list[dict[str, str]] = []
-    end = SimpleNamespace(close=lambda: None)
-    worker = SimpleNamespace(start=lambda: started.append(dict(os.environ)), join=lambda: None, exitcode=0)
-    context = SimpleNamespace(Pipe=lambda duplex: (end, end), Process=lambda **_: worker)
-    clean.setattr(search.multiprocessing, "get_context", lambda method: context)
-    clean.setattr(search, "_words", lambda connections: [])
+    clean.setattr(workers.subprocess, "Popen", EndsAtOnce)
+    clean.setattr("torch.get_num_threads", lambda: 1)
     before = dict(os.environ)
-    assert search._work_in_processes(SimpleNamespace(workers=2), lambda event: None) == []  # type: ignore[arg-type]
-    assert [spinning(found) for found in started] == [expected] * 2
-    assert {found[name] for found in started for name in ALLOCATOR} == {str(process.LARGEST)}
+    start(tmp_path)
+    assert len(started) > 1
+    for found in started:
+        assert spinning(found) == expected
+        assert {found[name] for name in ALLOCATOR} == {str(process.LARGEST)}
+        assert found["OMP_NUM_THREADS"] == "1"
     assert dict(os.environ) == before
 
 

@@ -8,17 +8,21 @@ import os
 import pickle
 import shutil
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from favorit import FavoritError, RunConfig
+from favorit.data import load_dataset
 from favorit.study import load_study, worker
+from favorit.study.local import local
 from favorit.study.source import Source
-from favorit.study.tasks import Broke, Task
+from favorit.study.tasks import Began, Broke, Ended, Task, Trained
 from favorit.study.worker import Order
 from favorit.training.folder import RunFolder
-from training_helpers import finish, start
+from favorit.training.run import resolve, run_id
+from training_helpers import finish, start, tiny
 
 OWN = Path(__file__).parent / "own_components"
 
@@ -141,3 +145,28 @@ def test_a_file_that_cannot_be_imported_there_breaks_its_points(tmp_path: Path):
     broke = worker._attempt(Task("point", RunConfig(), "0" * 16), order, None, lambda event: None)
     assert isinstance(broke, Broke)
     assert broke.error == "study file absent/mine.py, line 2: RuntimeError: not here"
+
+
+def test_run_that_another_process_took_first_is_trained_when_it_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The runner finds the run free, its worker finds it held: the task waits until the lock is released."""
+    data = load_dataset(tiny().data.name)
+    config = resolve(tiny(), data)
+    task = Task("point", config, run_id(config, data.digest))
+    checks: list[bool] = []
+    held = RunFolder.held
+    lock = ExitStack()
+
+    def free_at_first(folder: RunFolder) -> bool:
+        checks.append(held(folder) if checks else False)
+        if len(checks) == 3:
+            lock.close()
+        return checks[-1]
+
+    monkeypatch.setattr(RunFolder, "held", free_at_first)
+    with lock:
+        lock.enter_context(RunFolder(tmp_path / task.id).lock())
+        events = list(local([task], tmp_path, accelerator="cpu"))
+    assert checks[:3] == [False, True, True]
+    assert [type(event) for event in events] == [Began, *[Trained] * config.train.epochs, Ended]
