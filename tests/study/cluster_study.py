@@ -10,15 +10,13 @@ import shutil
 import sys
 from pathlib import Path
 
-from favorit.study import Options, load_study
-from favorit.study.plan import make_plan
-from favorit.study.runner import begin, choose, events
+from favorit.study.runner import start
 
 
 def main(file: Path, out: Path) -> None:
-    report = begin(make_plan(load_study(file), Options()), out)
+    report, events = start(file, out, ray="local", cpus=1, accelerator="cpu")
     shutil.rmtree(file.parent)
-    for _ in events(report, choose(ray="local", cpus=1), accelerator="cpu"):
+    for _ in events:
         pass
     print(json.dumps({"results": report.results, "errors": report.errors}))
 

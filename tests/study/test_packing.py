@@ -19,7 +19,7 @@ from favorit.data import load_dataset
 from favorit.study import Options, Study, product, run, status
 from favorit.study import plan as planning
 from favorit.study.packing import pack_all
-from favorit.study.runner import begin, make_plan, states
+from favorit.study.runner import make_plan, prepare, states
 from favorit.study.statistics import compare
 from favorit.study.tasks import Ended, TaskEvent
 from favorit.training.folder import RunFolder
@@ -291,7 +291,7 @@ def test_status_and_plan_of_packed_runs_are_those_of_full_ones(studied, tmp_path
 
 def test_study_packs_what_a_kill_left_unpacked(studied, tmp_path: Path):
     out, packs, _ = studied
-    begin(make_plan(STUDY, Options()), shutil.copytree(out, tmp_path / "runs"), tmp_path / "packs")
+    prepare(make_plan(STUDY, Options()), shutil.copytree(out, tmp_path / "runs"), tmp_path / "packs")
     assert {path.name: path.read_bytes() for path in packs.glob("*.zip")} == {
         path.name: path.read_bytes() for path in (tmp_path / "packs").glob("*.zip")
     }

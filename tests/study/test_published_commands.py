@@ -80,7 +80,7 @@ def test_status_of_several_seeds_shows_mean_and_interval(tmp_path: Path, status:
     for seed, accuracy in ((0, 0.72), (1, 0.74)):
         write(tmp_path, ids[f"{STANDARD} seed={seed}"], accuracy)
     said = status("--seeds", "0,1")
-    together = said.split("seeds and folds together\n")[1]
+    together = said.split("mean over seeds and folds\n")[1]
     assert re.search(r" 2 +73\.00% +1\.41% +60\.29% \.\. 85\.71% +72\.96% +\+0\.04 ", line(together, f"{STANDARD} "))
 
 

@@ -50,7 +50,7 @@ def planned(tmp_path: Path, *entries: object) -> Queue:
 
 
 def names(queue: Queue) -> list[tuple[str, str]]:
-    return [(part.entry.scale, task.name) for part, task in queue.missing()]
+    return [(planned.entry.scale, task.name) for planned, task in queue.missing()]
 
 
 # what is wrong with a queue
@@ -146,7 +146,7 @@ def test_queue_trains_and_packs_every_run_and_then_has_nothing_to_do(tmp_path: P
     ended = [event.task.name for _, event in run_queue(queue) if isinstance(event, Ended)]
     assert ended == ["layout=uniform", "layout=softmax", "layout=relu"]
     assert queue.missing() == []
-    assert [len(part.report.results) for part in queue.parts] == [1, 3], (
+    assert [len(planned.report.results) for planned in queue.entries] == [1, 3], (
         "the run that both entries name is done in both"
     )
     assert len(list((tmp_path / "packed").glob("*.zip"))) == 3
@@ -177,7 +177,7 @@ def test_time_left_is_that_of_alike_runs(tmp_path: Path, study: Path):
         "test": {"accuracy": 0.5},
         "environment": {},
     }
-    queue.hear(Ended(first, result))
+    queue.update(Ended(first, result))
     left = queue.seconds_left(1)
     assert left == pytest.approx(2 * 21.8), "another seed of the same shape, and a run of the same study"
     assert queue.seconds_left(2) == pytest.approx(21.8)
@@ -222,7 +222,7 @@ def test_list_says_how_entries_stand_and_trains_nothing(tmp_path: Path, study: P
 
 def test_list_writes_nothing(tmp_path: Path, study: Path):
     queue_file(tmp_path, {"study": str(study), "scale": "small"})
-    plan_queue(tmp_path / "queue.yaml", tmp_path / "runs", pack=tmp_path / "packed", is_only_read=True)
+    plan_queue(tmp_path / "queue.yaml", tmp_path / "runs", pack=tmp_path / "packed", read_only=True)
     assert not (tmp_path / "runs").exists()
     assert not (tmp_path / "packed").exists()
 

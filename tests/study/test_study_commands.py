@@ -268,9 +268,9 @@ def test_a_study_with_a_mistake_starts_nothing(tmp_path: Path, study: Command, v
         (["run", "quickstart", "--subset", "5"], "study quickstart, point 'layout=softmax'"),
         (
             ["run", "quickstart", "--cpus", "4"],
-            "only a run on a Ray cluster takes cpus=4: name the cluster (--ray ADDRESS), or leave that out",
+            "cpus=4: only for runs on a Ray cluster; add --ray ADDRESS, or leave it out",
         ),
-        (["run", "quickstart", "--cpus", "4", "--gpus", "0.5"], "takes cpus=4 and gpus=0.5: name the cluster"),
+        (["run", "quickstart", "--cpus", "4", "--gpus", "0.5"], "cpus=4 and gpus=0.5: only for runs on a Ray cluster; add --ray ADDRESS"),
     ],
 )
 def test_mistakes_of_the_command_are_one_line(tmp_path: Path, study: Command, arguments, message):

@@ -1,17 +1,23 @@
-"""Options that several commands have in common: the fields of a dataclass, written down once."""
+"""Options that several commands share: single ones as types, groups as the fields of a dataclass."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
 from inspect import Signature, signature
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+Workers = Annotated[int, typer.Option(min=1, help="Processes that share the threads of this machine.")]
+DataDir = Annotated[
+    Path | None, typer.Option(help="Folder of the data sets (default: FAVORIT_DATA, else the user's cache).")
+]
 
 
 def with_fields(command: Callable[..., None]) -> Callable[..., None]:
-    """A command with the fields of its first parameter, a dataclass, in place of that parameter: each is an option of
-    its own.
-    """
+    """The command with its first parameter, a dataclass, replaced by one option for each field."""
     first, *rest = signature(command, eval_str=True).parameters.values()
     fields = signature(first.annotation, eval_str=True).parameters
 

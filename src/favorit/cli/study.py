@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from favorit.cli.queue import queue
-from favorit.cli.shared import with_fields
+from favorit.cli.shared import DataDir, Workers, with_fields
 
 if TYPE_CHECKING:
     from favorit.study import Options, State
@@ -22,49 +22,43 @@ app = typer.Typer(
 )
 app.command("queue")(queue)
 
-Workers = Annotated[int, typer.Option(min=1, help="Processes that divide this machine's threads between them.")]
-
 
 @dataclass(frozen=True)
-class Asked:
-    """Which study, changed how, and where: what plan, run and status are told alike."""
+class Selection:
+    """Which study, with which changes, and where its runs are: the arguments that plan, run and status share."""
 
     name: Annotated[
         str, typer.Argument(help="A study of 'favorit study list', or a Python file with STUDY = ...", metavar="NAME")
     ]
-    out: Annotated[Path, typer.Option("--out", "--runs", help="Where runs are kept, in folders or packed.")] = Path(
+    out: Annotated[Path, typer.Option("--out", "--runs", help="Folder of the runs, as folders or packed.")] = Path(
         "runs"
     )
     pack: Annotated[
         Path | None,
-        typer.Option(
-            help="Pack each finished run into this folder; runs that are packed there count as done.", metavar="FOLDER"
-        ),
+        typer.Option(help="Pack each finished run into this folder; packed runs count as done.", metavar="FOLDER"),
     ] = None
     epochs: Annotated[
         int | None,
-        typer.Option(min=1, help="Train that many epochs instead (warm-up in proportion): these are other runs."),
+        typer.Option(min=1, help="Train this many epochs, with warm-up scaled in proportion. Gives new run ids."),
     ] = None
     subset: Annotated[
-        int | None, typer.Option(min=1, help="Train and test on that many images instead: these are other runs.")
+        int | None, typer.Option(min=1, help="Train and test on this many images. Gives new run ids.")
     ] = None
-    seeds: Annotated[str | None, typer.Option(help="Repeat every point with these seeds, such as 0,1,2.")] = None
+    seeds: Annotated[str | None, typer.Option(help="Train every point with each of these seeds, such as 0,1,2.")] = None
     only: Annotated[
         list[str] | None,
         typer.Option(
-            help="Only points whose name has this in it, or matches it (with * and ?). Repeatable.", metavar="PATTERN"
+            help="Only points whose name contains this text or matches it (with * and ?). Repeatable.",
+            metavar="PATTERN",
         ),
     ] = None
     scale: Annotated[
-        str,
-        typer.Option(help="published, smoke (1 epoch of a few images), or a reduction that the study defines: small."),
+        str, typer.Option(help="published, smoke (1 epoch of a few images), or a scale that the study defines: small.")
     ] = "published"
-    protocol: Annotated[str, typer.Option(help="published, or sound: selection by validation, no augmented test.")] = (
-        "published"
-    )
-    data_dir: Annotated[
-        Path | None, typer.Option(help="Where data sets are; else FAVORIT_DATA, else the user's cache.")
-    ] = None
+    protocol: Annotated[
+        str, typer.Option(help="published, or sound (select by validation, do not augment test images).")
+    ] = "published"
+    data_dir: DataDir = None
 
     def options(self) -> Options:
         from favorit.errors import FavoritError
@@ -74,14 +68,14 @@ class Asked:
             seeds = tuple(int(part) for part in self.seeds.split(",")) if self.seeds else ()
         except ValueError:
             raise FavoritError(
-                f"--seeds {self.seeds} is not valid: whole numbers with commas between them, such as 0,1,2"
+                f"--seeds {self.seeds} is not valid: write integers separated by commas, such as 0,1,2"
             ) from None
         return Options(self.protocol, self.epochs, self.subset, seeds, tuple(self.only or ()), self.scale)
 
 
 @app.command("list")
 def list_() -> None:
-    """List the built-in studies: how many points each has, and its question.
+    """List the built-in studies with their number of points and their question.
 
     Example: [bold]favorit study list[/bold]
     """
@@ -100,13 +94,13 @@ def list_() -> None:
 @app.command("plan")
 @with_fields
 def plan(
-    asked: Asked,
+    selection: Selection,
     workers: Workers = 1,
     estimated: Annotated[
-        bool, typer.Option("--estimate/--no-estimate", help="Time a few steps of each distinct shape.")
+        bool, typer.Option("--estimate/--no-estimate", help="Time a few steps of each model and batch size.")
     ] = True,
 ) -> None:
-    """Check every point of a study, say which are done, and how long the others will take here.
+    """Check every point of a study; show which are done and how long the rest takes on this machine.
 
     Examples: [bold]favorit study plan hybrids[/bold], [bold]favorit study plan mine.py --epochs 5 --no-estimate[/bold]
     """
@@ -116,39 +110,38 @@ def plan(
     from favorit.study.plan import make_plan, stored_digests
     from favorit.study.runner import states
 
-    known = partial(stored_digests, asked.out, asked.pack)
-    planned = make_plan(load_study(asked.name), asked.options(), data_dir=asked.data_dir, digests=known)
-    stand = states(planned, asked.out, asked.pack)
-    plan_table(planned, stand, time_plan(planned, stand, workers) if estimated else {}, workers)
+    digests = partial(stored_digests, selection.out, selection.pack)
+    planned = make_plan(load_study(selection.name), selection.options(), data_dir=selection.data_dir, digests=digests)
+    found = states(planned, selection.out, selection.pack)
+    plan_table(planned, found, time_plan(planned, found, workers) if estimated else {}, workers)
 
 
 @app.command("run")
 @with_fields
 def run(
-    asked: Asked,
+    selection: Selection,
     hours: Annotated[
-        float | None, typer.Option(min=0.0, help="Begin no run after that time; those under way stop at a checkpoint.")
+        float | None,
+        typer.Option(min=0.0, help="Start no run after this time; running ones stop at their next checkpoint."),
     ] = None,
     workers: Workers = 1,
     ray: Annotated[
-        str | None, typer.Option(help="Run on a Ray cluster instead: its address, auto, or local.", metavar="ADDRESS")
+        str | None, typer.Option(help="Run on a Ray cluster: its address, auto, or local.", metavar="ADDRESS")
     ] = None,
     cpus: Annotated[
-        int | None, typer.Option(min=1, help="With --ray: CPUs, and so threads, of each run; else 1.")
+        int | None, typer.Option(min=1, help="With --ray: CPUs, and so threads, of each run (default: 1).")
     ] = None,
     gpus: Annotated[
         float | None,
-        typer.Option(min=0.0, help="With --ray: GPUs of each run, such as 0.5; else 1 where the cluster has any."),
+        typer.Option(min=0.0, help="With --ray: GPUs of each run, such as 0.5 (default: 1 if the cluster has any)."),
     ] = None,
     accelerator: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
     tensorboard: Annotated[
         bool,
-        typer.Option(
-            "--tensorboard", help="Write the curves of the runs it trains for TensorBoard into OUT/tensorboard."
-        ),
+        typer.Option("--tensorboard", help="Write the curves of each trained run to OUT/tensorboard."),
     ] = False,
 ) -> None:
-    """Run what is missing of a study. Rerun the same command to resume; finished runs, packed or not, are skipped.
+    """Train the missing runs of a study. Rerun the same command to resume; finished runs are skipped.
 
     Examples: [bold]favorit study run quickstart[/bold],
     [bold]favorit study run hybrids --only data=mnist --epochs 5 --seeds 0,1,2 --workers 2[/bold],
@@ -160,25 +153,35 @@ def run(
     from favorit.cli.follow import follower
     from favorit.cli.study_tables import summary
     from favorit.study import load_study
-    from favorit.study.plan import make_plan
-    from favorit.study.runner import begin, choose, events
+    from favorit.study.runner import start
 
-    backend = choose(workers=workers, ray=ray, cpus=cpus, gpus=gpus)
-    curves = Curves(asked.out / "tensorboard") if tensorboard else None
-    study = load_study(asked.name)
+    curves = Curves(selection.out / "tensorboard") if tensorboard else None
+    study = load_study(selection.name)
     console = open_console()
     console.print(study.question, soft_wrap=True, markup=False)
-    report = begin(make_plan(study, asked.options(), data_dir=asked.data_dir, fetch=True), asked.out, asked.pack)
+    report, events = start(
+        study,
+        selection.out,
+        pack=selection.pack,
+        options=selection.options(),
+        workers=workers,
+        hours=hours,
+        ray=ray,
+        cpus=cpus,
+        gpus=gpus,
+        data_dir=selection.data_dir,
+        accelerator=accelerator,
+    )
     console.print(
         f"{len(report.plan.tasks)} points: {len(report.results)} done, {len(report.missing)} to do",
         soft_wrap=True,
         markup=False,
     )
-    with follower(console, report) as show, nullcontext() if curves is None else closing(curves):
-        for event in events(report, backend, hours=hours, data_dir=asked.data_dir, accelerator=accelerator):
+    with closing(events), follower(console, report) as show, nullcontext() if curves is None else closing(curves):
+        for event in events:
             show(event)
             if curves is not None:
-                curves.hear(event, asked.out)
+                curves.hear(event, selection.out)
     summary(report)
     for name, reason in report.unpacked.items():
         typer.echo(f"not packed: {name}: {reason}")
@@ -189,14 +192,15 @@ def run(
 @app.command("status")
 @with_fields
 def status(
-    asked: Asked,
+    selection: Selection,
     published: Annotated[
-        bool, typer.Option("--published", help="Every published number of these points beside ours.")
+        bool, typer.Option("--published", help="Show every published number of these points next to ours.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
 ) -> None:
-    """Say how every point of a study stands, with the published accuracy beside ours; give the options that it was run
-    with.
+    """Show the status of every point of a study, and the published accuracy next to ours.
+
+    Give the options that the study was run with.
 
     Examples: [bold]favorit study status hybrids --scale small --seeds 0,1,2 --runs results/runs[/bold],
     [bold]favorit study status kernels --published[/bold]
@@ -210,11 +214,11 @@ def status(
     from favorit.study.references import unmatched
     from favorit.study.runner import records, status
 
-    study, options = load_study(asked.name), asked.options()
-    states = status(study, asked.out, pack=asked.pack, options=options, data_dir=asked.data_dir)
+    study, options = load_study(selection.name), selection.options()
+    states = status(study, selection.out, pack=selection.pack, options=options, data_dir=selection.data_dir)
     if published:
         groups = list(dict.fromkeys(state.group for state in states))
-        known = records(states, asked.out, asked.pack)
+        known = records(states, selection.out, selection.pack)
         found = pairs(study.group_references(options), known, groups, is_reduced=options.is_reduced)
         missing = unmatched(study.published)
         if as_json:
@@ -225,19 +229,17 @@ def status(
         typer.echo(json.dumps(status_json(study, options, states)))
     else:
         status_table(study, options, states)
-        _hint_others(asked, states)
+        _hint_others(selection, states)
 
 
-def _hint_others(asked: Asked, states: Sequence[State]) -> None:
-    """Says so where none of these runs is there but others are: most often the scale or the seeds are not those they
-    were run with.
-    """
+def _hint_others(selection: Selection, states: Sequence[State]) -> None:
+    """Prints a hint if none of these runs exists but others do: often the scale or the seeds are wrong."""
     from favorit.training.find import stored_runs
 
     if any(state.status not in ("missing", "no data") for state in states):
         return
-    if others := sum(1 for _ in stored_runs(asked.out)):
+    if others := sum(1 for _ in stored_runs(selection.out)):
         typer.echo(
-            f"{asked.out} has {others} other runs: give the --scale, --seeds and --protocol they were run with "
-            f"('favorit runs {asked.out}' shows them)"
+            f"{selection.out} has {others} other runs: give the --scale, --seeds and --protocol they were run with "
+            f"('favorit runs {selection.out}' lists them)"
         )

@@ -1,4 +1,4 @@
-"""A study as tables: what is planned, how it stands, what came out."""
+"""Tables of a study: the plan, the status, the results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 References = Mapping[str, Sequence["Reference"]]
 
 BEST = "best test (test-selected)"
-# What a narrow screen has no room for, the least needed first.
+# Columns that a narrow terminal hides, from the first to the last.
 OPTIONAL = (
     "run",
     "parameters",
@@ -36,15 +36,12 @@ OPTIONAL = (
     "status",
     "runs",
 )
-WORDS = ("point", "run", "status", "flags", "error")
-# Columns of a terminal that are kept for what stands beside a name.
-BESIDE = 52
+TEXT_COLUMNS = ("point", "run", "status", "flags", "error")
+VALUES_WIDTH = 52  # characters of a terminal line that are kept for the columns after the name
 
 
 def plan_table(plan: Plan, states: Sequence[State], seconds: Mapping[str, float], workers: int) -> None:
-    """Every point with its run, how it stands, and the time it will take; then the sums, and what is known of published
-    numbers.
-    """
+    """Every point with its run, status and estimated time; then the totals and notes on the published numbers."""
     rows = [(state.name, state.id, state.status, duration(seconds.get(state.name))) for state in states]
     heading = f"{plan.study.name}: {described(plan.options)}"
     write_columns(
@@ -52,18 +49,14 @@ def plan_table(plan: Plan, states: Sequence[State], seconds: Mapping[str, float]
     )
     typer.echo(f"\n{_counted(states)}")
     if seconds:
-        typer.echo(
-            f"about {duration(sum(seconds.values()) / workers)} left with {workers} worker{'s' if workers > 1 else ''} here"
-        )
+        typer.echo(f"{time_left(sum(seconds.values()) / workers, workers)} here")
     for reason in dict.fromkeys(plan.absent.values()):
         typer.echo(reason)
     notes(plan.study, [state.name for state in states])
 
 
 def status_table(study: Study, options: Options, states: Sequence[State]) -> None:
-    """Every point with how it stands, what came out and what was published; then seeds and folds together, and the
-    sums.
-    """
+    """Every point with its status, result and published accuracy; then means over seeds and folds, and the totals."""
     references = group_references(study, options)
     rows = [_state_row(state, references.get(state.group, ())) for state in states]
     _point_table(rows, f"{study.name}: {described(options)}")
@@ -73,7 +66,7 @@ def status_table(study: Study, options: Options, states: Sequence[State]) -> Non
             groups.setdefault(state.group, []).append(state.result)
     if any(len(results) > 1 for results in groups.values()):
         typer.echo()
-        _result_table(groups, references, "seeds and folds together")
+        _result_table(groups, references, "mean over seeds and folds")
     typer.echo(f"\n{_counted(states)}")
     explain_scale(study, options, [state.group for state in states])
     explain_flags([result for results in groups.values() for result in results])
@@ -81,7 +74,7 @@ def status_table(study: Study, options: Options, states: Sequence[State]) -> Non
 
 
 def status_json(study: Study, options: Options, states: Sequence[State]) -> dict[str, Any]:
-    """The same as JSON data: what the runs are, every point, and seeds and folds together."""
+    """`status_table` as JSON data: the options, every point, and means over seeds and folds."""
     from favorit.study.statistics import aggregate
 
     references = group_references(study, options)
@@ -121,7 +114,7 @@ def status_json(study: Study, options: Options, states: Sequence[State]) -> dict
 
 
 def summary(report: Report) -> None:
-    """What came out, repetitions together, beside what was published; then what failed and what is left."""
+    """Mean results over seeds and folds next to the published numbers; then failed runs and the number left."""
     plan = report.plan
     groups: dict[str, list[dict[str, Any]]] = {}
     for task in plan.tasks:
@@ -141,24 +134,24 @@ def summary(report: Report) -> None:
 
 
 def described(options: Options) -> str:
-    """What the runs of a table are: the scale, the seeds where options name them, and which protocol."""
+    """The scale, seeds (if the options give any) and protocol of the runs in a table."""
     seeds = [f"seeds {', '.join(map(str, options.seeds))}"] if options.seeds else []
     return "; ".join([f"scale {options.shown_scale}", *seeds, f"protocol {options.protocol}"])
 
 
 def explain_scale(study: Study, options: Options, groups: Iterable[str]) -> None:
-    """Why ours and the published numbers differ by their making: fewer images or epochs, or another model."""
+    """At a reduced scale, prints why published numbers differ from ours: images, epochs or another model."""
     if not options.is_reduced or not study.published:
         return
-    typer.echo(f"scale {options.shown_scale}: the published numbers are of the whole study, with more images or epochs")
+    typer.echo(f"scale {options.shown_scale}: the published numbers come from more images or epochs")
     shown = set(groups)
     for group, differs in study.other_models(options).items():
         if group in shown:
-            typer.echo(f"no published number beside {group}: here it is another model ({differs})")
+            typer.echo(f"no published number for {group}: another model at this scale ({differs})")
 
 
 def group_references(study: Study, options: Options) -> References:
-    """The published numbers of each group; a damaged published table is one line, and its numbers are not shown."""
+    """The published numbers of each group. Prints one line and returns none if a published table is damaged."""
     from favorit.errors import FavoritError
 
     try:
@@ -169,7 +162,7 @@ def group_references(study: Study, options: Options) -> References:
 
 
 def explain_flags(results: Sequence[dict[str, Any]]) -> None:
-    """One line for each flag: what it means, and of how many runs."""
+    """Prints one line for each flag: its meaning, and how many runs have it."""
     from favorit.published import FLAGS
 
     for flag, count in Counter(flag for result in results for flag in _flags([result])).items():
@@ -195,7 +188,7 @@ def _state_row(state: State, references: Sequence[Reference]) -> dict[str, str]:
 def _result_table(groups: Mapping[str, Sequence[dict[str, Any]]], references: References, heading: str) -> None:
     _point_table([_result_row(name, results, references.get(name, ())) for name, results in groups.items()], heading)
     if _shared([result for results in groups.values() for result in results]):
-        typer.echo("no s/epoch: these runs shared the cores with other processes or ran at low priority")
+        typer.echo("s/epoch is hidden: these runs shared the cores with other processes or ran at low priority")
 
 
 def _result_row(name: str, results: Sequence[dict[str, Any]], references: Sequence[Reference]) -> dict[str, str]:
@@ -207,7 +200,7 @@ def _result_row(name: str, results: Sequence[dict[str, Any]], references: Sequen
         for result in results
         if (result.get("validation") or {}).get("accuracy") is not None
     ]
-    # Runs that shared the machine have no times.
+    # Times of runs that shared the machine are not comparable.
     alone = [result["train_seconds_per_epoch"] for result in results if not _shared([result])]
     return {
         "point": name,
@@ -227,14 +220,14 @@ def _result_row(name: str, results: Sequence[dict[str, Any]], references: Sequen
 
 
 def _published(references: Sequence[Reference], accuracy: float | None) -> dict[str, str]:
-    """The published accuracies of a point, and ours minus each of them in points."""
+    """The published accuracies of a point, and the difference (ours - published) in percentage points."""
     headline = [reference for reference in references if reference.quantity.is_headline]
     differences = [] if accuracy is None else [f"{reference.difference(100 * accuracy):+.2f}" for reference in headline]
     return {"published": ", ".join(f"{reference.text}%" for reference in headline), "diff": ", ".join(differences)}
 
 
 def _best_test(results: Sequence[dict[str, Any]]) -> str:
-    """The mean accuracy of the epochs that the test set would have chosen; only watched runs know them."""
+    """Mean best test accuracy over all epochs; only runs with train.watch=test record it."""
     best = [result["best_test"]["accuracy"] for result in results if result.get("best_test")]
     return f"{fmean(best):.2%}" if best else ""
 
@@ -250,25 +243,27 @@ def _shared(results: Iterable[dict[str, Any]]) -> bool:
 
 
 def _point_table(rows: Sequence[Mapping[str, str]], heading: str) -> None:
-    """Rows with a name and numbers. Empty columns are left out, and flags that all runs share: the lines below the
-    table explain them.
+    """Prints rows of a name and values without empty columns, and without flags that all runs share: the lines below
+    the table explain those.
     """
     titles = [title for title in rows[0] if title == "test" or any(row[title] for row in rows)]
     if len({row["flags"] for row in rows if row["test"]}) == 1 and "flags" in titles:
         titles.remove("flags")
     names = [row["point"] for row in rows]
     width = terminal_width(sys.stdout)
-    sections = None if width is None or max(map(len, names)) <= width - BESIDE else _shorten(names, width - BESIDE)
+    sections = (
+        None if width is None or max(map(len, names)) <= width - VALUES_WIDTH else _shorten(names, width - VALUES_WIDTH)
+    )
     if sections is not None:
         names = [name.removeprefix(f"{section} ") for name, section in zip(names, sections, strict=True)]
     cells = [[name, *(row[title] for title in titles[1:])] for name, row in zip(names, rows, strict=True)]
-    right = [title for title in titles if title not in WORDS]
+    right = [title for title in titles if title not in TEXT_COLUMNS]
     write_columns(titles, cells, right=right, optional=OPTIONAL, heading=heading, sections=sections)
 
 
 def _shorten(names: Sequence[str], longest: int) -> list[str]:
-    """The first fields of each name, at least as many as leave no more than `longest` characters; the last field always
-    stays.
+    """A prefix of whole fields for each name, the shortest that leaves at most `longest` characters; the last field is
+    never part of it.
     """
     split = [name.split(" ") for name in names]
     for count in range(max(map(len, split))):
@@ -284,13 +279,18 @@ def _counted(states: Iterable[State]) -> str:
 
 
 def notes(study: Study, names: Sequence[str]) -> None:
-    about = Counter(sentence for name in names for sentence in study.flagged(name))
-    for sentence, count in about.items():
+    """Prints each remark of the study that applies to these points."""
+    counts = Counter(sentence for name in names for sentence in study.flagged(name))
+    for sentence, count in counts.items():
         typer.echo(f"note: {sentence}{'' if count == len(names) else f' ({count} of {len(names)} points)'}")
 
 
+def time_left(seconds: float, workers: int) -> str:
+    return f"about {duration(seconds)} left with {workers} worker{'s' if workers > 1 else ''}"
+
+
 def duration(seconds: float | None) -> str:
-    """Seconds, minutes or hours, whichever reads best; nothing for None."""
+    """A time in seconds, minutes or hours; empty for None."""
     if seconds is None:
         return ""
     if seconds < 90:

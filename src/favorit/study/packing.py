@@ -34,7 +34,7 @@ def pack(run: Run | str | Path, to: str | Path) -> Run:
     from favorit.training import Run
 
     stored = open_run(run.path if isinstance(run, Run) else run)
-    found = pack_stored(stored, packs_folder(to))
+    found = pack_stored(stored, create_pack_folder(to))
     if found.outcome in ("unfinished", "broken"):
         raise FavoritError(found.note)
     return Run(Path(to) / f"{stored.id}{SUFFIX}")
@@ -42,12 +42,12 @@ def pack(run: Run | str | Path, to: str | Path) -> Run:
 
 def pack_all(folder: str | Path, to: str | Path) -> Iterator[Packed]:
     """Packs the runs of a folder one by one. A run that cannot be packed does not stop the others."""
-    to = packs_folder(to)
+    to = create_pack_folder(to)
     for run in stored_runs(folder):
         yield pack_stored(run, to)
 
 
-def packs_folder(to: str | Path) -> Path:
+def create_pack_folder(to: str | Path) -> Path:
     """The folder for packed runs, made if there is none."""
     to = Path(to)
     if to.exists() and not to.is_dir():

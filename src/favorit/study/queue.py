@@ -1,18 +1,18 @@
-"""The results queue: a YAML list of studies, most informative first, whose missing runs are trained one after the
-other.
+"""The results queue: a YAML list of studies in order of priority, whose missing runs are trained one after the other.
 
     - {study: hybrids, scale: small, seeds: [0, 1, 2], only: ["layout=all_standard", "*m=128*"]}
     - {study: kernels, scale: small}
 
-A run that several entries name is trained once. An entry that cannot be used is reported in one line and left out.
+A run that several entries contain is trained once. An invalid entry is reported in one line and skipped.
 """
 
 from __future__ import annotations
 
 import fcntl
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -27,27 +27,25 @@ from favorit.spec import NonNegativeInt
 from favorit.study.estimate import shape, trained_images
 from favorit.study.load import load_study
 from favorit.study.plan import make_plan, stored_digests
-from favorit.study.runner import Report, begin, choose, survey
+from favorit.study.runner import Report, choose_backend, prepare, survey, train_tasks
 from favorit.study.source import Source
 from favorit.study.study import FULL, Options
-from favorit.study.tasks import Broke, Ended, Task, TaskEvent
+from favorit.study.tasks import Ended, Task, TaskEvent
 
 
-def _several(value: Any) -> Any:
-    """One value stands for a list of one."""
+def _as_list(value: Any) -> Any:
+    """A single value as a list of one."""
     return [value] if isinstance(value, str | int) else value
 
 
 class QueueEntry(Config):
-    """One study of the queue: at which scale and protocol, with which seeds, and which of its points (patterns as in
-    --only).
-    """
+    """One study of the queue with its scale, protocol, seeds and points (`only`: patterns as in --only)."""
 
     study: str
     scale: str = FULL
     protocol: str = "published"
-    seeds: Annotated[tuple[NonNegativeInt, ...], BeforeValidator(_several)] = ()
-    only: Annotated[tuple[str, ...], BeforeValidator(_several)] = ()
+    seeds: Annotated[tuple[NonNegativeInt, ...], BeforeValidator(_as_list)] = ()
+    only: Annotated[tuple[str, ...], BeforeValidator(_as_list)] = ()
 
     @property
     def options(self) -> Options:
@@ -60,8 +58,8 @@ class QueueEntry(Config):
 
 
 @dataclass
-class Part:
-    """An entry with how its runs stand."""
+class PlannedEntry:
+    """An entry with the status of its runs."""
 
     entry: QueueEntry
     report: Report
@@ -69,69 +67,69 @@ class Part:
 
 @dataclass
 class Queue:
-    """The usable entries in order, and one line for each of the others."""
+    """The valid entries in order, and one line for each invalid one."""
 
-    parts: list[Part] = field(default_factory=list)
+    entries: list[PlannedEntry] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
-    def missing(self) -> list[tuple[Part, Task]]:
-        """What is left to do, each run once, with the first entry that names it."""
-        found: dict[str, tuple[Part, Task]] = {}
-        for part in self.parts:
-            for task in part.report.missing.values():
-                found.setdefault(task.id, (part, task))
+    def missing(self) -> list[tuple[PlannedEntry, Task]]:
+        """The tasks to train, each once, with the first entry that contains it."""
+        found: dict[str, tuple[PlannedEntry, Task]] = {}
+        for planned in self.entries:
+            for task in planned.report.missing.values():
+                found.setdefault(task.id, (planned, task))
         return list(found.values())
 
     def ids(self) -> set[str]:
-        return {task.id for part in self.parts for task in part.report.plan.tasks if task.id}
+        return {task.id for planned in self.entries for task in planned.report.plan.tasks if task.id}
 
     def failures(self) -> dict[str, str]:
-        """One line for each run that failed or is damaged, by its identifier, with the first entry that names it."""
+        """By run identifier, one line for each run that failed or is damaged, with the first entry that contains it."""
         found: dict[str, str] = {}
-        for part in self.parts:
-            for task in part.report.plan.ready:
-                if task.name in part.report.errors:
-                    found.setdefault(task.id, f"{part.entry.title}: {task.name}: {part.report.errors[task.name]}")
+        for planned in self.entries:
+            for task in planned.report.plan.ready:
+                if task.name in planned.report.errors:
+                    line = f"{planned.entry.title}: {task.name}: {planned.report.errors[task.name]}"
+                    found.setdefault(task.id, line)
         return found
 
     def unpacked(self) -> list[str]:
         """One line for each finished run that could not be packed."""
-        return list(
-            dict.fromkeys(f"not packed: {reason}" for part in self.parts for reason in part.report.unpacked.values())
-        )
+        reasons = (reason for planned in self.entries for reason in planned.report.unpacked.values())
+        return list(dict.fromkeys(f"not packed: {reason}" for reason in reasons))
 
-    def hear(self, event: TaskEvent) -> None:
-        """Passes what a backend says to all entries that name the run."""
-        for part in self.parts:
-            for task in [task for task in part.report.missing.values() if task.id == event.task.id]:
-                part.report.hear(_about(event, task))
+    def update(self, event: TaskEvent) -> None:
+        """Passes an event on to all entries that contain the run, each with its own task."""
+        for planned in self.entries:
+            for task in [task for task in planned.report.missing.values() if task.id == event.task.id]:
+                planned.report.update(replace(event, task=task))
 
     def seconds_left(self, workers: int) -> float | None:
-        """How long the rest takes, from the runs that are done; None while none is.
+        """Estimated seconds for the missing runs, from the runs that are complete; None if none is.
 
-        A run takes as long for each image as the mean of the done runs with the same model and batch; else of its
-        study; else of all.
+        The time per image is the mean over complete runs with the same model and batch; else over those of the same
+        study; else over all.
         """
         done = [
-            (part.report.plan.study.name, task.config, _pace(part.report, task))
-            for part in self.parts
-            for task in part.report.plan.tasks
-            if task.name in part.report.results
+            (planned.report.plan.study.name, task.config, _seconds_per_image(planned.report, task))
+            for planned in self.entries
+            for task in planned.report.plan.tasks
+            if task.name in planned.report.results
         ]
-        by_shape = _means((shape(config), pace) for _, config, pace in done)
-        by_study = _means((name, pace) for name, _, pace in done)
-        overall = _means(("", pace) for _, _, pace in done)
+        by_shape = _means((shape(config), seconds) for _, config, seconds in done)
+        by_study = _means((name, seconds) for name, _, seconds in done)
+        overall = _means(("", seconds) for _, _, seconds in done)
         if not overall:
             return None
         total = 0.0
-        for part, task in self.missing():
-            usual = by_study.get(part.report.plan.study.name, overall[""])
-            total += by_shape.get(shape(task.config), usual) * _images(part.report, task.config)
+        for planned, task in self.missing():
+            default = by_study.get(planned.report.plan.study.name, overall[""])
+            total += by_shape.get(shape(task.config), default) * _images(planned.report, task.config)
         return total / workers
 
 
 def read_queue(path: str | Path) -> tuple[list[QueueEntry], list[str]]:
-    """The entries of a queue file, and one line for each that is not one."""
+    """The entries of a queue file, and one line for each invalid one."""
     import yaml
 
     try:
@@ -161,10 +159,10 @@ def plan_queue(
     *,
     pack: str | Path | None = None,
     data_dir: str | Path | None = None,
-    is_only_read: bool = False,
+    read_only: bool = False,
 ) -> Queue:
-    """The queue with how each of its runs stands in `out`, and in `pack` as a packed run. Absent data are fetched
-    unless only reading.
+    """The queue with the status of each run, from the runs in `out` and the packed runs in `pack`. Downloads missing
+    data sets and creates folders unless `read_only`.
     """
     entries, problems = read_queue(path)
     queue = Queue(problems=problems)
@@ -175,31 +173,39 @@ def plan_queue(
                 study,
                 entry.options,
                 data_dir=data_dir,
-                fetch=not is_only_read,
+                fetch=not read_only,
                 digests=partial(stored_digests, out, pack),
             )
         except FavoritError as error:
             queue.problems.append(f"queue {path}, {entry.title}: {error}")
             continue
-        report = (survey if is_only_read else begin)(plan, out, pack)
+        report = (survey if read_only else prepare)(plan, out, pack)
         reasons = dict.fromkeys(reason for name, reason in plan.absent.items() if name in report.errors)
         queue.problems += [f"queue {path}, {entry.title}: {reason}" for reason in reasons]
-        queue.parts.append(Part(entry, report))
+        queue.entries.append(PlannedEntry(entry, report))
     return queue
 
 
 def run_queue(
-    queue: Queue, *, workers: int = 1, data_dir: str | Path | None = None
-) -> Iterator[tuple[Part, TaskEvent]]:
-    """Trains what is missing, in order, and passes on what the backend says with the entry that it is about."""
-    backend = choose(workers=workers)
+    queue: Queue, *, workers: int = 1, data_dir: str | Path | None = None, discard: bool = False
+) -> Iterator[tuple[PlannedEntry, TaskEvent]]:
+    """Trains the missing runs in order, and yields each event with the first entry that contains its run.
+
+    With `discard` the folder of each run that this call trained is deleted once the run is packed. Other folders stay:
+    the command that made them may have been run for the weights.
+    """
+    backend = choose_backend(workers=workers)
     for source, group in groupby(queue.missing(), key=_source):
-        about = {task.id: (part, task) for part, task in group}
-        out = next(iter(about.values()))[0].report.out
-        with closing(backend([task for _, task in about.values()], out, source=source, data_dir=data_dir)) as said:
-            for event in said:
-                queue.hear(event)
-                yield about[event.task.id][0], event
+        items = list(group)
+        entries = {task.id: planned for planned, task in items}
+        out = items[0][0].report.out
+        tasks = [task for _, task in items]
+        for event in train_tasks(backend, tasks, queue.update, out, source=source, data_dir=data_dir):
+            planned = entries[event.task.id]
+            yield planned, event
+            is_own = isinstance(event, Ended) and not event.elsewhere
+            if discard and is_own and planned.report.pack_finished(event.task):
+                shutil.rmtree(out / event.task.id, ignore_errors=True)
 
 
 @contextmanager
@@ -219,37 +225,29 @@ def held_queue(*folders: str | Path | None) -> Iterator[None]:
 
 
 def _study_file(study: str, queue: str | Path) -> str:
-    """A study file is looked for beside the queue first."""
-    beside = Path(queue).parent / study
-    return str(beside) if study.endswith(".py") and beside.is_file() else study
+    """A study file's path, in the queue's folder if it is there; the name of a built-in study is unchanged."""
+    path = Path(queue).parent / study
+    return str(path) if study.endswith(".py") and path.is_file() else study
 
 
-def _source(item: tuple[Part, Task]) -> Source | None:
+def _source(item: tuple[PlannedEntry, Task]) -> Source | None:
     return item[0].report.plan.study.source
 
 
-def _about(event: TaskEvent, task: Task) -> TaskEvent:
-    """The same event under the name that another entry has for the run."""
-    if isinstance(event, Ended):
-        return Ended(task, event.result, event.elsewhere)
-    if isinstance(event, Broke):
-        return Broke(task, event.error, event.later)
-    return event
-
-
 def _images(report: Report, config: RunConfig) -> int:
-    """How many training images a run sees in all its epochs."""
+    """The training images of a run, summed over its epochs."""
     return config.train.epochs * trained_images(config, report.plan.images[config.data.name][0])
 
 
-def _pace(report: Report, task: Task) -> float:
-    """Seconds of a finished run for each training image, evaluation included; early stopping makes fewer epochs."""
+def _seconds_per_image(report: Report, task: Task) -> float:
+    """Seconds of a complete run, evaluation included, per training image of the epochs it ran."""
     result: Mapping[str, Any] = report.results[task.name]
     images = result["epochs"] * trained_images(task.config, report.plan.images[task.config.data.name][0])
     return (result.get("total_seconds", 0.0) + result["inference_seconds"]) / images
 
 
-def _means(pairs: Iterator[tuple[Any, float]] | Sequence[tuple[Any, float]]) -> dict[Any, float]:
+def _means(pairs: Iterable[tuple[Any, float]]) -> dict[Any, float]:
+    """The mean of the values of each key."""
     grouped: dict[Any, list[float]] = {}
     for key, value in pairs:
         grouped.setdefault(key, []).append(value)

@@ -1,8 +1,8 @@
-"""Runs what is missing of a study, here or on a cluster, and says how far it is."""
+"""Trains the missing runs of a study, on this machine or on a cluster, and reports the status of each."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -11,7 +11,7 @@ from typing import Any
 
 from favorit.errors import FavoritError
 from favorit.study.load import load_study
-from favorit.study.packing import pack_stored, packs_folder
+from favorit.study.packing import create_pack_folder, pack_stored
 from favorit.study.plan import Plan, entries, make_plan, write_index
 from favorit.study.study import Options, Study
 from favorit.study.tasks import Backend, Broke, Ended, Task, TaskEvent
@@ -23,10 +23,9 @@ from favorit.training.stored import has_ended
 
 @dataclass
 class Report:
-    """How a study stands, by the names of its points: results of complete runs, errors of those that failed, what is
-    left to do.
+    """The status of a study by the names of its points: results of complete runs, errors of failed ones, missing tasks.
 
-    Finished runs are packed into the folder `pack`, if there is one; `unpacked` says which could not be, and why.
+    Finished runs are packed into the folder `pack`, if given; `unpacked` has the reasons for those that could not be.
     """
 
     plan: Plan
@@ -37,25 +36,25 @@ class Report:
     errors: dict[str, str] = field(default_factory=dict)
     missing: dict[str, Task] = field(default_factory=dict)
 
-    def hear(self, event: TaskEvent) -> None:
-        """Enters what a backend says; why a run broke goes to its folder."""
+    def update(self, event: TaskEvent) -> None:
+        """Records an event of a backend; the error of a failed run is also written to its folder."""
         name = event.task.name
         if isinstance(event, Ended):
             self.results[name] = event.result
             del self.missing[name]
-            self.keep(event.task)
+            self.pack_finished(event.task)
         elif isinstance(event, Broke) and not event.later:
             self.errors[name] = event.error
             del self.missing[name]
             folder = RunFolder(self.out / event.task.id)
-            with suppress(OSError, FavoritError):  # a full disk is often what broke it
+            with suppress(OSError, FavoritError):  # the disk may be full: a common reason for the failure
                 if folder.result() is None:
                     folder.write_error(event.error)
-            self.keep(event.task)
+            self.pack_finished(event.task)
 
-    def keep(self, task: Task) -> bool:
-        """Packs the run of a task if it has finished in `out`; True if it is then packed. A damaged packed file is
-        written again.
+    def pack_finished(self, task: Task) -> bool:
+        """Packs the run of a task if it has finished in `out`, and returns True if it is now packed. Replaces a damaged
+        packed file.
         """
         if self.pack is None:
             return False
@@ -67,7 +66,7 @@ class Report:
         except FavoritError as error:
             self.unpacked[task.name] = str(error)
             return False
-        except OSError as error:  # such as a full disk: the run itself is kept, and packed when the study is run again
+        except OSError as error:  # such as a full disk: the run is kept, and the next call packs it
             self.unpacked[task.name] = f"{error.filename}: {error.strerror}"
             return False
         if packed.outcome == "broken":
@@ -90,30 +89,86 @@ def run(
     accelerator: str = "auto",
     listen: Callable[[TaskEvent], None] | None = None,
 ) -> Report:
-    """Runs what is missing of a study (its name, its file or itself) into `out`; the same call resumes where one was
-    interrupted.
+    """Trains the missing runs of a study (its name, its file or a Study) into `out`. The same call resumes an
+    interrupted study.
 
-    Each run that finishes is packed into the folder `pack`, if given. Runs that are packed there or in `out` count as
-    done.
+    Each finished run is packed into the folder `pack`, if given. Finished runs in `out` or `pack` are skipped.
 
-    It runs in `workers` processes here, or on the Ray cluster at the address `ray`, where each run takes `cpus` CPUs
-    and `gpus` GPUs. All of them know what the study's file registers; a script that has its study in itself gives its
-    file: `run(__file__)`.
+    The runs train in `workers` local processes, or on the Ray cluster at the address `ray`, where each takes `cpus`
+    CPUs and `gpus` GPUs. Every process imports the study's file, and so knows the components it registers. A script
+    that defines its own STUDY passes its file: `run(__file__)`.
     """
-    backend = choose(workers=workers, ray=ray, cpus=cpus, gpus=gpus)
-    study = study if isinstance(study, Study) else load_study(study)
-    report = begin(make_plan(study, options or Options(), data_dir=data_dir, fetch=True), out, pack)
-    for event in events(report, backend, hours=hours, data_dir=data_dir, accelerator=accelerator):
-        if listen is not None:
-            listen(event)
+    report, events = start(
+        study,
+        out,
+        pack=pack,
+        options=options,
+        workers=workers,
+        hours=hours,
+        ray=ray,
+        cpus=cpus,
+        gpus=gpus,
+        data_dir=data_dir,
+        accelerator=accelerator,
+    )
+    with closing(events):
+        for event in events:
+            if listen is not None:
+                listen(event)
     return report
 
 
+def start(
+    study: Study | str | Path,
+    out: str | Path = "runs",
+    *,
+    pack: str | Path | None = None,
+    options: Options | None = None,
+    workers: int = 1,
+    hours: float | None = None,
+    ray: str | None = None,
+    cpus: int | None = None,
+    gpus: float | None = None,
+    data_dir: str | Path | None = None,
+    accelerator: str = "auto",
+) -> tuple[Report, Generator[TaskEvent, None, None]]:
+    """`run` step by step: the report of what is there already, and a generator that trains the rest.
+
+    The report is up to date with each event. Closing the generator stops the workers.
+    """
+    backend = choose_backend(workers=workers, ray=ray, cpus=cpus, gpus=gpus)
+    study = study if isinstance(study, Study) else load_study(study)
+    report = prepare(make_plan(study, options or Options(), data_dir=data_dir, fetch=True), out, pack)
+    events = train_tasks(
+        backend,
+        list(report.missing.values()),
+        report.update,
+        report.out,
+        source=study.source,
+        hours=hours,
+        data_dir=data_dir,
+        accelerator=accelerator,
+    )
+    return report, events
+
+
+def train_tasks(
+    backend: Backend, tasks: Sequence[Task], update: Callable[[TaskEvent], None], out: Path, **options: Any
+) -> Generator[TaskEvent, None, None]:
+    """Trains tasks on a backend with its `options`; yields each event after `update` has received it."""
+    if not tasks:
+        return
+    with closing(backend(tasks, out, **options)) as events:
+        for event in events:
+            update(event)
+            yield event
+
+
 def survey(plan: Plan, out: str | Path, pack: str | Path | None = None) -> Report:
-    """What is there already of a plan, in `out` or packed in `pack`; writes nothing."""
+    """The report of a plan from the runs in `out` and the packed runs in `pack`; writes nothing."""
     report = Report(plan, Path(out), None if pack is None else Path(pack))
     for task in plan.tasks:
-        found = find_run(task.id, *_places(out, pack))
+        found = find_run(task.id, *_folders(out, pack))
         try:
             result = found.result() if task.id else None
         except FavoritError as error:
@@ -131,33 +186,33 @@ def survey(plan: Plan, out: str | Path, pack: str | Path | None = None) -> Repor
     return report
 
 
-def begin(plan: Plan, out: str | Path, pack: str | Path | None = None) -> Report:
-    """The same, with the folders and indexes that a run of the study needs. What a kill left unpacked is packed
-    first.
-    """
+def prepare(plan: Plan, out: str | Path, pack: str | Path | None = None) -> Report:
+    """`survey`, after creating the folders and indexes and packing finished runs that a kill left unpacked."""
     Path(out).mkdir(parents=True, exist_ok=True)
     if pack is not None:
-        packs_folder(pack)
-    for place in _places(out, pack):  # with the index, `study status` of either folder needs no data
-        write_index(plan, place)
-    unkept = Report(plan, Path(out), None if pack is None else Path(pack))
+        create_pack_folder(pack)
+    for folder in _folders(out, pack):  # with the index, `study status` of either folder needs no data
+        write_index(plan, folder)
+    packing = Report(plan, Path(out), None if pack is None else Path(pack))
     for task in plan.ready:
-        unkept.keep(task)
+        packing.pack_finished(task)
     report = survey(plan, out, pack)
-    report.unpacked.update(unkept.unpacked)
+    report.unpacked.update(packing.unpacked)
     for task in plan.ready:
         if task.name in report.results:
             find_run(task.id, out).tidy_unheld()
     return report
 
 
-def _places(out: str | Path, pack: str | Path | None) -> list[str | Path]:
+def _folders(out: str | Path, pack: str | Path | None) -> list[str | Path]:
     return [out] if pack is None else [out, pack]
 
 
-def choose(*, workers: int = 1, ray: str | None = None, cpus: int | None = None, gpus: float | None = None) -> Backend:
-    """Where runs happen: in local workers, or on the Ray cluster at the address `ray`, where each takes so many CPUs
-    and GPUs.
+def choose_backend(
+    *, workers: int = 1, ray: str | None = None, cpus: int | None = None, gpus: float | None = None
+) -> Backend:
+    """The backend: local workers, or the Ray cluster at the address `ray`, where each run takes `cpus` CPUs and `gpus`
+    GPUs.
     """
     sizes: dict[str, Any] = {name: size for name, size in (("cpus", cpus), ("gpus", gpus)) if size is not None}
     if ray is not None:
@@ -166,39 +221,16 @@ def choose(*, workers: int = 1, ray: str | None = None, cpus: int | None = None,
         return partial(cluster, address=ray, **sizes)
     if sizes:
         given = " and ".join(f"{name}={size:g}" for name, size in sizes.items())
-        raise FavoritError(
-            f"only a run on a Ray cluster takes {given}: name the cluster (--ray ADDRESS), or leave that out"
-        )
+        raise FavoritError(f"{given}: only for runs on a Ray cluster; add --ray ADDRESS, or leave it out")
     from favorit.study.local import local
 
     return partial(local, workers=workers)
 
 
-def events(
-    report: Report,
-    backend: Backend,
-    *,
-    hours: float | None = None,
-    data_dir: str | Path | None = None,
-    accelerator: str = "auto",
-) -> Iterator[TaskEvent]:
-    """Does what is missing where `choose` said, and passes on what the backend says."""
-    tasks = list(report.missing.values())
-    if not tasks:
-        return
-    source = report.plan.study.source
-    with closing(
-        backend(tasks, report.out, source=source, hours=hours, data_dir=data_dir, accelerator=accelerator)
-    ) as said:
-        for event in said:
-            report.hear(event)
-            yield event
-
-
 @dataclass(frozen=True)
 class State:
-    """How one point stands: complete, failed, pruned, training, stopped, damaged, missing, or no data; `result` of a
-    complete run.
+    """The status of one point: complete, failed, pruned, training, stopped, damaged, missing, or no data. `result` is
+    that of a complete run.
     """
 
     name: str
@@ -219,15 +251,15 @@ def status(
     options: Options | None = None,
     data_dir: str | Path | None = None,
 ) -> list[State]:
-    """How each point of a study stands in `out`, or packed in `pack`."""
+    """The status of each point of a study, from the runs in `out` and the packed runs in `pack`."""
     study = study if isinstance(study, Study) else load_study(study)
     known = entries(study, options or Options(), out, data_dir, pack)
-    return [_state(entry.name, entry.group, entry.id, _places(out, pack)) for entry in known]
+    return [_state(entry.name, entry.group, entry.id, _folders(out, pack)) for entry in known]
 
 
 def states(plan: Plan, out: str | Path, pack: str | Path | None = None) -> list[State]:
-    """How each task of a plan stands. What is missing and cannot be trained for want of data has no data."""
-    found = [_state(task.name, task.group, task.id, _places(out, pack)) for task in plan.tasks]
+    """The status of each task of a plan: "no data" if its run is missing and its data set is too."""
+    found = [_state(task.name, task.group, task.id, _folders(out, pack)) for task in plan.tasks]
     return [
         replace(state, status="no data") if state.status == "missing" and state.name in plan.absent else state
         for state in found
@@ -255,12 +287,12 @@ def _state(name: str, group: str, identifier: str, places: Sequence[str | Path])
 def records(
     states: Iterable[State], out: str | Path, pack: str | Path | None = None
 ) -> dict[str, list[tuple[dict[str, Any], list[dict[str, Any]]]]]:
-    """Result and epochs of each complete run, by the group of its point; damaged epochs count as none."""
+    """Result and epochs of each complete run, by the group of its point; damaged epoch records count as none."""
     found: dict[str, list[tuple[dict[str, Any], list[dict[str, Any]]]]] = {}
     for state in states:
         if state.result is not None:
             epochs: list[dict[str, Any]] = []
             with suppress(FavoritError):
-                epochs = find_run(state.id, *_places(out, pack)).epochs()
+                epochs = find_run(state.id, *_folders(out, pack)).epochs()
             found.setdefault(state.group, []).append((state.result, epochs))
     return found
