@@ -19,14 +19,14 @@ from ray.exceptions import ActorDiedError, RayTaskError, WorkerCrashedError
 from favorit import FavoritError, RunConfig
 from favorit.study import cluster as driver
 from favorit.study import join
-from favorit.study.node import Failed, Word
+from favorit.study.node import Failed, Message
 from favorit.study.tasks import Began, Broke, Ended, Task, TaskEvent, Trained
 from favorit.training import Begin, Checkpoint, End, Epoch
 from favorit.training.folder import RunFolder
 
 EPOCH = Epoch(0, 1.0, 0.5, 1.0, 0.5, 0.1, 1.0, 0.1, True)
 RESULT = json.dumps({"schema": 1, "status": "complete", "test": {}}).encode()
-BEGUN, ENDED = Word("a", Begin("", 0), {}), Word("a", End({}), {"result.json": RESULT})
+BEGUN, ENDED = Message("a", Begin("", 0), {}), Message("a", End({}), {"result.json": RESULT})
 
 
 class Stream:
@@ -98,7 +98,7 @@ def tasks(*names: str) -> list[Task]:
 @pytest.fixture
 def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Runs the tasks that a Ray has attempts for; the events."""
-    monkeypatch.setattr(driver, "PAUSE", 0.01)
+    monkeypatch.setattr(driver, "POLL", 0.01)
 
     def run(ray: Ray, **options: Any) -> list[TaskEvent]:
         @contextmanager
@@ -117,7 +117,7 @@ def shown(events: list[TaskEvent]) -> list[str]:
 
 
 def test_a_task_begins_trains_and_ends(study, tmp_path: Path):
-    ray = Ray({"one": [[BEGUN, Word("a", EPOCH, {"config.json": b"{}"}), ENDED]]})
+    ray = Ray({"one": [[BEGUN, Message("a", EPOCH, {"config.json": b"{}"}), ENDED]]})
     events = study(ray, cpus=1)
     assert shown(events) == ["Began one", "Trained one", "Ended one"]
     began, trained, ended = events
@@ -134,8 +134,8 @@ def test_a_task_begins_trains_and_ends(study, tmp_path: Path):
 @pytest.mark.parametrize("death", [WorkerCrashedError(), ActorDiedError(), None])
 def test_after_a_death_the_next_attempt_begins_with_what_travelled(study, death):
     """Also where a stream just stops."""
-    first = [BEGUN, Word("a", Checkpoint(7), {"checkpoint-7/state.pt": b"seven"}), *([death] if death else [])]
-    ray = Ray({"one": [first, [Word("a", Begin("", 7), {}), ENDED]]})
+    first = [BEGUN, Message("a", Checkpoint(7), {"checkpoint-7/state.pt": b"seven"}), *([death] if death else [])]
+    ray = Ray({"one": [first, [Message("a", Begin("", 7), {}), ENDED]]})
     assert shown(study(ray)) == ["Began one", "Began one", "Ended one"]
     assert ray.sent == [("one", {}), ("one", {"checkpoint-7/state.pt": b"seven"})]
 
@@ -145,7 +145,7 @@ def test_a_task_whose_workers_always_die_breaks_and_the_others_go_on(study, tmp_
     events = study(ray)
     (broke,) = (event for event in events if isinstance(event, Broke))
     assert broke.task.name == "one"
-    assert broke.error.startswith("its worker died 3 times and got no further; the last time by WorkerCrashedError: ")
+    assert broke.error.startswith("its worker died 3 times without progress; the last time: WorkerCrashedError: ")
     assert "\n" not in broke.error
     assert shown(events).count("Began one") == 3
     assert "Ended two" in shown(events)
@@ -154,14 +154,14 @@ def test_a_task_whose_workers_always_die_breaks_and_the_others_go_on(study, tmp_
 
 def test_deaths_count_only_while_nothing_new_comes(study):
     steps = [
-        [BEGUN, Word("a", Checkpoint(step), {f"checkpoint-{step}/state.pt": b""}), WorkerCrashedError()]
+        [BEGUN, Message("a", Checkpoint(step), {f"checkpoint-{step}/state.pt": b""}), WorkerCrashedError()]
         for step in range(1, 9)
     ]
     assert shown(study(Ray({"one": [*steps, [BEGUN, ENDED]]})))[-1] == "Ended one"
 
 
 def test_a_run_that_failed_is_not_tried_again(study):
-    said = Word(
+    said = Message(
         "a", Failed("the loss became nan"), {"result.json": b'{"schema": 1, "status": "failed", "error": "nan"}'}
     )
     ray = Ray({"one": [[BEGUN, said]], "two": [[BEGUN, ENDED]]})
@@ -186,7 +186,7 @@ def test_a_node_that_cannot_run_the_task_at_all_breaks_it(study):
 
 
 def test_words_with_files_that_are_no_run_are_not_written(study, tmp_path: Path):
-    ray = Ray({"one": [[BEGUN, Word("a", Checkpoint(1), {"../../evil.json": b""})]], "two": [[ENDED]]})
+    ray = Ray({"one": [[BEGUN, Message("a", Checkpoint(1), {"../../evil.json": b""})]], "two": [[ENDED]]})
     events = study(ray)
     assert sorted(shown(events)) == ["Began one", "Broke one", "Ended two"]
     assert ray.cancelled == 1
@@ -254,7 +254,7 @@ def test_when_the_time_is_up_what_is_under_way_stops_at_a_checkpoint(
             now[0] += 1000 * (word is last)
             return super().get(word)
 
-    last = Word("a", EPOCH, {"epochs.jsonl": b"{}\n"})
+    last = Message("a", EPOCH, {"epochs.jsonl": b"{}\n"})
     ray = Late({"one": [[BEGUN, ENDED]], "two": [[BEGUN, BEGUN, last, ENDED]], "three": [[BEGUN]], "four": [[BEGUN]]})
     monkeypatch.setattr(ray, "wait", lambda streams, num_returns, timeout: (streams[:1], streams[1:]))
     events = study(ray, hours=0.1)
@@ -302,13 +302,15 @@ GPUS = {"CPU": 8.0, "GPU": 2.0}
     ],
 )
 def test_a_run_takes_a_gpu_where_there_is_one_to_use(resources, options, wanted):
-    assert join.needs(Ray({}, resources), **options) == wanted
+    assert join.resources(Ray({}, resources), **options) == wanted
 
 
 @pytest.mark.parametrize("options", [dict(cpus=9, gpus=None), dict(cpus=1, gpus=3)])
 def test_more_than_any_node_has_is_an_error_before_anything_starts(options):
-    with pytest.raises(FavoritError, match=r"no node of the cluster has .* for a run: 8 CPU and 2 GPU") as error:
-        join.needs(Ray({}, GPUS), accelerator="auto", **options)
+    with pytest.raises(
+        FavoritError, match=r"a run needs .*, more than any node of the cluster has: 8 CPU and 2 GPU"
+    ) as error:
+        join.resources(Ray({}, GPUS), accelerator="auto", **options)
     assert "64" not in str(error.value), "dead nodes do not count"
 
 
@@ -343,11 +345,11 @@ def test_where_nothing_answers_is_said_at_once():
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         before = time.monotonic()
         assert f"the Ray cluster {address} cannot be joined ([Errno" in unreachable(address)
-        assert time.monotonic() - before < join.CONNECT + 1
+        assert time.monotonic() - before < join.CONNECT_SECONDS + 1
 
 
 def test_what_answers_but_is_no_ray_is_said_too(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(join, "ANSWER", 2)
+    monkeypatch.setattr(join, "JOIN_SECONDS", 2)
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
         assert f"the Ray cluster {address} cannot be joined (no answer within 2 s)" in unreachable(address)

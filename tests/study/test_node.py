@@ -15,7 +15,7 @@ import torch
 
 from favorit.study.node import Failed, Order, work
 from favorit.study.tasks import Task
-from favorit.study.travel import lay_down
+from favorit.study.transfer import write_contents
 from favorit.training import Begin, Checkpoint, End, Epoch, Run
 from favorit.training.folder import RunFolder
 from favorit.training.run import run_id
@@ -63,7 +63,7 @@ def test_every_epoch_comes_with_the_folder_as_it_is_then(order: Order, tmp_path:
     for word in work(task_of(), {}, order):
         kinds.append(type(word.event))
         if word.contents:
-            lay_down(word.contents, there)
+            write_contents(word.contents, there)
         if isinstance(word.event, Epoch):
             assert there.epochs()[-1]["epoch"] == word.event.epoch
             assert [path.name for path in there.checkpoints()] == [f"checkpoint-{6 * (word.event.epoch + 1)}"]
@@ -111,7 +111,7 @@ def test_what_is_another_run_here_is_not_begun(order: Order, change):
     order = replace(order, version="0.0.1") if change == "version" else order
     (word,) = work(task, {}, order)
     assert isinstance(word.event, Failed)
-    assert f"but {task.id} with favorit {order.version} where the study was started" in word.event.error
+    assert f"but {task.id} with favorit {order.version} on the driver" in word.event.error
     assert word.contents == {}
 
 

@@ -10,9 +10,9 @@ import pytest
 from favorit import FavoritError, published
 from favorit.published import ABOUT
 from favorit.study import Options, Published, Study, load_study, product
-from favorit.study.beside import pairs
 from favorit.study.load import built_in
 from favorit.study.lookup import published_accuracy
+from favorit.study.pairs import pairs
 from favorit.study.references import agrees, mapped_rows, unmatched
 
 MAPPED = {each.table: (load_study(name), each) for name in built_in() for each in load_study(name).published}

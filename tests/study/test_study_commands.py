@@ -143,7 +143,7 @@ def test_plan_of_absent_data_says_what_brings_them(tmp_path: Path, study: Comman
     assert status == 0
     assert "2 points: 2 no data" in said
     for name in ("mnist", "cifar10"):
-        assert f"{name} is not in {tmp_path}: 'favorit data fetch {name}' brings it" in said
+        assert f"{name} is not in {tmp_path}: run 'favorit data fetch {name}'" in said
     assert "note: published accuracies are those of augmented test images" in said
 
 
@@ -270,7 +270,10 @@ def test_a_study_with_a_mistake_starts_nothing(tmp_path: Path, study: Command, v
             ["run", "quickstart", "--cpus", "4"],
             "cpus=4: only for runs on a Ray cluster; add --ray ADDRESS, or leave it out",
         ),
-        (["run", "quickstart", "--cpus", "4", "--gpus", "0.5"], "cpus=4 and gpus=0.5: only for runs on a Ray cluster; add --ray ADDRESS"),
+        (
+            ["run", "quickstart", "--cpus", "4", "--gpus", "0.5"],
+            "cpus=4 and gpus=0.5: only for runs on a Ray cluster; add --ray ADDRESS",
+        ),
     ],
 )
 def test_mistakes_of_the_command_are_one_line(tmp_path: Path, study: Command, arguments, message):

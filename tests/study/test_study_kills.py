@@ -266,7 +266,7 @@ def test_a_task_that_kills_its_worker_breaks_and_the_others_go_on(server: Server
     path, out = write_study(tmp_path, {"model.layout": ["uniform", "none", "softmax"]}), tmp_path / "runs"
     assert server.complete(do="run", study=path, out=out, workers=1, deadly="none") == 1
     (broke,) = (event for event in said(out) if event["event"] == "Broke")
-    assert "its worker died 3 times without a new epoch" in broke["error"]
+    assert "its worker died 3 times without progress" in broke["error"]
     assert "signal 9" in broke["error"]
     states = {state.name: state for state in status(path, out)}
     assert {name: state.status for name, state in states.items()} == {

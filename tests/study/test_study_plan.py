@@ -20,7 +20,7 @@ from favorit.study import Options, Points, Study, load_study, product, status
 from favorit.study.estimate import estimate, run_seconds
 from favorit.study.load import built_in
 from favorit.study.plan import Plan, index_path, make_plan, write_index
-from favorit.study.worker import forget
+from favorit.study.worker import release_memory
 from favorit.training.folder import RunFolder
 from training_helpers import DATA, MODEL, PATIENCE, TRAIN, fit, pictures, tiny
 
@@ -51,7 +51,7 @@ def test_every_built_in_study_plans_without_its_data(name, tmp_path: Path):
     absent = {task.config.data.name for task in found.tasks if task.name in found.absent}
     assert absent == {task.config.data.name for task in found.tasks} - {"digits"}
     for data in absent:
-        assert f"{data} is not in {tmp_path / 'data'}: 'favorit data fetch {data}' brings it" in found.absent.values()
+        assert f"{data} is not in {tmp_path / 'data'}: run 'favorit data fetch {data}'" in found.absent.values()
     assert {bool(task.id) for task in found.tasks} == {name == "quickstart"}
     assert all(found.images[data] == ((60_000, 10_000) if data == "mnist" else (50_000, 10_000)) for data in absent)
 
@@ -67,7 +67,7 @@ def test_tasks_are_what_training_makes_of_the_points(tmp_path: Path):
 
 def test_planning_costs_no_weights():
     """A model of 4 billion parameters is checked like any other."""
-    forget()
+    release_memory()
     before = peak_memory()
     found = plan(product({"model.dim": [8, 8192], "model.mlp_dim": [32768]}))
     assert found.tasks[1].config.model.dim == 8192

@@ -89,7 +89,7 @@ def test_what_a_file_imports_from_its_folder_comes_along(tmp_path: Path):
     assert source is not None
     assert source.content == file.read_bytes()
     names = ["flat_of_mine.py", "package_of_mine/__init__.py", "package_of_mine/deep.py"]
-    assert dict(source.beside) == {name: (tmp_path / name).read_bytes() for name in names}
+    assert dict(source.neighbours) == {name: (tmp_path / name).read_bytes() for name in names}
 
 
 def test_where_a_file_is_not_it_is_imported_from_what_came_along(tmp_path: Path):

@@ -13,7 +13,7 @@ from favorit.cli.study_tables import described, explain_scale, notes
 if TYPE_CHECKING:
     from favorit.published import Reference
     from favorit.study import Options, Study
-    from favorit.study.beside import Pair
+    from favorit.study.pairs import Pair
     from favorit.study.references import Unmatched
 
 TITLES = ("quantity", "published", "ours", "diff", "ratio", "runs", "hardware", "flags", "place")

@@ -210,7 +210,7 @@ def status(
     from favorit.cli import published_table
     from favorit.cli.study_tables import status_json, status_table
     from favorit.study import load_study
-    from favorit.study.beside import pairs
+    from favorit.study.pairs import pairs
     from favorit.study.references import unmatched
     from favorit.study.runner import records, status
 

@@ -1,4 +1,4 @@
-"""Studies: lists of configurations with a question, and what runs the ones that are missing.
+"""Studies: lists of configurations that answer a question, and the runner that trains the missing ones.
 
 STUDY = Study("mixers", "Does attention matter?", {"data.name": "digits"}, product({"model.layout": ["softmax",
 "uniform"]})) run(STUDY, out="runs", workers=2)

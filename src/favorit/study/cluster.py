@@ -1,8 +1,8 @@
-"""A study on several machines through Ray: every task is a Ray task, and Ray places it.
+"""Cluster backend: trains a study on several machines through Ray. Every run is a Ray task, which Ray schedules.
 
-The driver alone claims runs and writes them: it holds the lock of a run while its task is under way, sends what is
-known of it to a node, and lays down in `out`/<id> what comes back. A task whose node or worker dies is sent out again
-from there, as a new driver would.
+Only the driver locks and writes runs: it holds the lock of a run while its task is running, sends the run's files to a
+node, and writes what comes back to `out`/<id>. If a node or worker dies, the driver submits the task again from these
+files.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from typing import Any
 
 from favorit.errors import FavoritError, positive
 from favorit.process import worker_settings
-from favorit.study.join import joined, name_of, needs, slots
+from favorit.study.join import cluster_slots, joined, node_name, resources
 from favorit.study.local import TRIES
-from favorit.study.node import Failed, Order, Word, work
-from favorit.study.source import Source, said
+from favorit.study.node import Failed, Message, Order, work
+from favorit.study.source import Source, error_line
 from favorit.study.tasks import Began, Broke, Ended, Task, TaskEvent, Trained
-from favorit.study.travel import lay_down, pack
+from favorit.study.transfer import read_contents, write_contents
 from favorit.training.events import Begin, End, Epoch
 from favorit.training.folder import HeldError, RunFolder
 
-AHEAD = 2  # tasks that wait in Ray, so that a free slot is filled at once and an autoscaler sees them
-PAUSE = 1.0  # seconds between two looks at what Ray does not tell
-LEAVE = 5.0  # seconds that cancelled tasks have to tidy up in
-LATER = "the time is up; the same command goes on"
+AHEAD = 2  # tasks that wait in Ray, so that a free slot is filled at once and an autoscaler sees demand
+POLL = 1.0  # seconds between two checks of the deadline and of runs that other processes hold
+GRACE = 5.0  # seconds in which cancelled tasks may clean up
+TIME_IS_UP = "the time is up; rerun the same command to resume"
 
 
 def cluster(
@@ -46,16 +46,16 @@ def cluster(
     checkpoint_seconds: float = 60.0,
     source: Source | None = None,
 ) -> Generator[TaskEvent, None, None]:
-    """Trains tasks on the Ray cluster at `address`: HOST:PORT, `auto` (the one that this machine belongs to), or
-    `local` (one of its own).
+    """Trains tasks on the Ray cluster at `address`: HOST:PORT, `auto` (the cluster of this machine), or `local` (a
+    private one on this machine).
 
-    Each run takes `cpus` CPUs, which is also its number of threads, and `gpus` GPUs: one where the cluster has any and
-    the accelerator may use it, unless given. After `hours` no run is begun, and those under way stop at their next
-    checkpoint. `source` is the file of the study, which is sent along and imported there.
+    Each run takes `cpus` CPUs, which is also its number of threads, and `gpus` GPUs (default: one if the cluster has
+    any and the accelerator may use it). After `hours` no run starts, and running ones stop at their next checkpoint.
+    The study's file, `source`, is sent to the nodes and imported there.
     """
     positive(cpus=cpus)
     if gpus is not None and (gpus < 0 or (gpus > 1 and gpus % 1)):
-        raise FavoritError(f"gpus={gpus:g} is not valid: a whole number, or a part of one such as 0.5")
+        raise FavoritError(f"gpus={gpus:g} is not valid: write an integer, or a fraction below 1 such as 0.5")
     deadline = float("inf") if hours is None else time.monotonic() + 3600 * hours
     with joined(address) as ray:
         order = Order(
@@ -63,7 +63,7 @@ def cluster(
             folder=os.getcwd(),
             data_dir=None if data_dir is None else str(Path(data_dir).absolute()),
             accelerator=accelerator,
-            wanted=needs(ray, cpus, gpus, accelerator),
+            wanted=resources(ray, cpus, gpus, accelerator),
             checkpoint_seconds=checkpoint_seconds,
             source=source,
         )
@@ -71,24 +71,22 @@ def cluster(
         try:
             yield from driver.events()
         finally:
-            driver.leave()
+            driver.stop()
 
 
 @dataclass
 class _Claim:
-    """A run that this driver holds, whether a node has begun it, and how often one died since there was last something
-    new.
-    """
+    """A run that this driver holds: whether a node has started it, and the deaths since its last new file."""
 
     task: Task
     folder: RunFolder
     lock: ExitStack
-    begun: bool = False
+    started: bool = False
     deaths: int = 0
 
 
 class _Driver:
-    """The tasks that are left, and the streams of words of those that Ray has."""
+    """The tasks to do: `pending`, `held` by another runner, or `running` in Ray with a stream of messages each."""
 
     def __init__(self, ray: Any, tasks: Sequence[Task], out: Path, order: Order, deadline: float) -> None:
         self.ray, self.out, self.order, self.deadline = ray, out, order, deadline
@@ -96,53 +94,54 @@ class _Driver:
             num_cpus=order.wanted["CPU"],
             num_gpus=order.wanted.get("GPU", 0),
             num_returns="streaming",
-            max_retries=0,  # Ray would begin with what was known at the start: deaths are handled here
+            max_retries=0,  # Ray would restart from the initial files; this driver handles deaths
             scheduling_strategy="SPREAD",
             runtime_env={"env_vars": worker_settings()},
         )(work)
-        self.fresh, self.held = deque(tasks), list[Task]()
+        self.pending = deque(tasks)
+        self.held: list[Task] = []
         self.running: dict[Any, _Claim] = {}
-        self.again = 0.0
+        self.next_check = 0.0
 
     def events(self) -> Iterator[TaskEvent]:
-        while self.fresh or self.held or self.running:
-            yield from self._claim() if time.monotonic() < self.deadline else self._put_off()
+        while self.pending or self.held or self.running:
+            yield from self._claim() if time.monotonic() < self.deadline else self._postpone()
             if self.running:
-                self.ray.wait(list(self.running), num_returns=1, timeout=PAUSE)
+                self.ray.wait(list(self.running), num_returns=1, timeout=POLL)
                 ready, _ = self.ray.wait(list(self.running), num_returns=len(self.running), timeout=0)
                 for stream in ready:
-                    yield from self._hear(stream)
+                    yield from self._receive(stream)
             elif self.held:
-                time.sleep(PAUSE)
+                time.sleep(POLL)
 
-    def leave(self) -> None:
-        """Cancels what is under way, of which what has travelled is kept."""
+    def stop(self) -> None:
+        """Cancels running tasks; the files received so far are kept."""
         with suppress(Exception):  # the cluster may be gone
             for stream in self.running:
                 self.ray.cancel(stream)
             if self.running:
                 self.ray.wait(
-                    [stream.completed() for stream in self.running], num_returns=len(self.running), timeout=LEAVE
+                    [stream.completed() for stream in self.running], num_returns=len(self.running), timeout=GRACE
                 )
         for claim in self.running.values():
             claim.lock.close()
 
-    def _put_off(self) -> Iterator[TaskEvent]:
-        """What no node has begun is for another time."""
-        for stream in [stream for stream, claim in self.running.items() if not claim.begun]:
+    def _postpone(self) -> Iterator[TaskEvent]:
+        """Stops the tasks that no node has started."""
+        for stream in [stream for stream, claim in self.running.items() if not claim.started]:
             yield self._stop(stream)
-        yield from (Broke(task, LATER, later=True) for task in (*self.fresh, *self.held))
-        self.fresh.clear()
+        yield from (Broke(task, TIME_IS_UP, later=True) for task in (*self.pending, *self.held))
+        self.pending.clear()
         self.held.clear()
 
     def _stop(self, stream: Any) -> TaskEvent:
         self.ray.cancel(stream)
-        return self._end(stream, Broke(self.running[stream].task, LATER, later=True))
+        return self._end(stream, Broke(self.running[stream].task, TIME_IS_UP, later=True))
 
     def _claim(self) -> Iterator[TaskEvent]:
-        """Sends out tasks that nobody holds until Ray has enough of them."""
-        room = slots(self.ray, self.order.wanted) + AHEAD
-        while len(self.running) < room and (task := self._next()) is not None:
+        """Submits free tasks until Ray has AHEAD more of them than it can run."""
+        limit = cluster_slots(self.ray, self.order.wanted) + AHEAD
+        while len(self.running) < limit and (task := self._next()) is not None:
             claim = _Claim(task, RunFolder(self.out / task.id), ExitStack())
             try:
                 claim.lock.enter_context(claim.folder.lock())
@@ -155,7 +154,7 @@ class _Driver:
                 yield Broke(task, str(error))
                 continue
             if result is None or result["status"] == "pruned":
-                self._send(claim)
+                self._submit(claim)
                 continue
             if result["status"] == "complete":
                 claim.folder.tidy()
@@ -166,67 +165,69 @@ class _Driver:
                 yield Ended(task, result, elsewhere=True)
 
     def _next(self) -> Task | None:
-        """A task not tried yet; now and then those that another runner held and let go."""
-        if self.held and time.monotonic() >= self.again:
-            self.again = time.monotonic() + PAUSE
-            tried, self.held = self.held, []
-            for task in tried:
-                (self.held if RunFolder(self.out / task.id).held() else self.fresh).append(task)
-        return self.fresh.popleft() if self.fresh else None
+        """The next task; checks every POLL seconds whether other runners have released held ones."""
+        if self.held and time.monotonic() >= self.next_check:
+            self.next_check = time.monotonic() + POLL
+            tasks = self.held
+            self.held = []
+            for task in tasks:
+                (self.held if RunFolder(self.out / task.id).held() else self.pending).append(task)
+        return self.pending.popleft() if self.pending else None
 
-    def _send(self, claim: _Claim) -> None:
-        self.running[self.work.remote(claim.task, pack(claim.folder), self.order)] = claim
+    def _submit(self, claim: _Claim) -> None:
+        self.running[self.work.remote(claim.task, read_contents(claim.folder), self.order)] = claim
 
-    def _hear(self, stream: Any) -> Iterator[TaskEvent]:
-        """The next word of a task, or the news of its death."""
+    def _receive(self, stream: Any) -> Iterator[TaskEvent]:
+        """Handles the next message of a task, or its death."""
         from ray.exceptions import RayError, RayTaskError
 
         claim = self.running[stream]
         try:
-            word: Word = self.ray.get(next(stream))
-            if word.contents:
-                lay_down(word.contents, claim.folder)
+            message: Message = self.ray.get(next(stream))
+            if message.contents:
+                write_contents(message.contents, claim.folder)
                 claim.deaths = 0
         except FavoritError as error:
             self.ray.cancel(stream)
             yield self._end(stream, Broke(claim.task, str(error)))
-        except RayTaskError as error:  # what a task cannot say itself, such as that favorit is not installed there
-            yield self._end(stream, Broke(claim.task, f"a node cannot train: {said(error.cause)}"[:500]))
+        except RayTaskError as error:  # raised outside of `work`, for example if favorit is not installed there
+            yield self._end(stream, Broke(claim.task, f"a node cannot train: {error_line(error.cause)}"[:500]))
         except (RayError, StopIteration) as error:
-            yield from self._bury(stream, said(error)[:500])
+            yield from self._resubmit(stream, error_line(error)[:500])
         else:
-            yield from self._tell(stream, word)
+            yield from self._report(stream, message)
 
-    def _tell(self, stream: Any, word: Word) -> Iterator[TaskEvent]:
-        claim, event = self.running[stream], word.event
+    def _report(self, stream: Any, message: Message) -> Iterator[TaskEvent]:
+        claim = self.running[stream]
+        event = message.event
         if isinstance(event, Begin):
-            claim.begun = True
-            yield Began(claim.task, event.step, name_of(self.ray, word.node))
+            claim.started = True
+            yield Began(claim.task, event.step, node_name(self.ray, message.node))
         elif isinstance(event, End):
             yield self._end(stream, Ended(claim.task, claim.folder.result() or {}))
         elif isinstance(event, Failed):
-            yield self._end(stream, Broke(claim.task, f"on {name_of(self.ray, word.node)}: {event.error}"))
+            yield self._end(stream, Broke(claim.task, f"on {node_name(self.ray, message.node)}: {event.error}"))
         else:
             if isinstance(event, Epoch):
                 yield Trained(claim.task, asdict(event))
             if time.monotonic() >= self.deadline:
                 yield self._stop(stream)
 
-    def _bury(self, stream: Any, reason: str) -> Iterator[TaskEvent]:
-        """Sends a task out again whose worker or node is gone, unless that does not help."""
+    def _resubmit(self, stream: Any, reason: str) -> Iterator[TaskEvent]:
+        """Submits a task again after its worker or node died; the task fails after TRIES deaths."""
         claim = self.running[stream]
         claim.deaths += 1
         if claim.deaths == TRIES:
             yield self._end(
                 stream,
-                Broke(claim.task, f"its worker died {TRIES} times and got no further; the last time by {reason}"),
+                Broke(claim.task, f"its worker died {TRIES} times without progress; the last time: {reason}"),
             )
             return
-        self.ray.cancel(stream, force=True)  # where only what it said was lost, it is still there
+        self.ray.cancel(stream, force=True)  # it may be alive, if only its message was lost
         del self.running[stream]
-        claim.begun = False
-        self._send(claim)
+        claim.started = False
+        self._submit(claim)
 
-    def _end(self, stream: Any, verdict: TaskEvent) -> TaskEvent:
+    def _end(self, stream: Any, event: TaskEvent) -> TaskEvent:
         self.running.pop(stream).lock.close()
-        return verdict
+        return event

@@ -1,6 +1,6 @@
-"""How long runs will take, from a few training steps of each distinct shape.
+"""Estimates how long runs take from a few training steps of each distinct model and batch size.
 
-A step of b images takes a + c b seconds; forward alone is taken to be a third of c.
+A step with b images is modeled as a + c b seconds, and a forward pass alone as c / 3 per image.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 from favorit.config import RunConfig
 from favorit.study.tasks import Task
 
-SMALL = (4, 12)  # images of the first steps: enough to see the slope, few enough for large models
-WHOLE = 1.0  # a step of the whole batch is timed only if it takes no more seconds than this
+FIRST_SIZES = (4, 12)  # images of the first timed steps: enough for the slope, few enough for large models
+LONGEST_STEP = 1.0  # seconds: a step with a full batch is timed only if its estimate is below
 
 
 def shape(config: RunConfig) -> Any:
-    """What the time of a step depends on."""
+    """The parts of a configuration that determine the time of a step."""
     return config.model, config.train.batch_size, config.train.optimizer, config.train.precision
 
 
@@ -30,8 +30,8 @@ def estimate(
     threads: int,
     tell: Callable[[Task], None] | None = None,
 ) -> dict[str, float]:
-    """Seconds of each task by name, on `threads` threads; early stopping is not foreseen. `tell` hears of each shape
-    before it is timed.
+    """Seconds of each task by name, on `threads` threads, without early stopping. `tell` is called before each new
+    shape is timed.
     """
     import torch
 
@@ -54,9 +54,7 @@ def estimate(
 
 
 def run_seconds(config: RunConfig, train: int, test: int, fixed: float, slope: float) -> float:
-    """Seconds of a run whose data set has `train` and `test` images, where a step takes `fixed` and `slope` more for
-    each image.
-    """
+    """Seconds of a run on `train` and `test` images, if a step takes `fixed` seconds and `slope` more per image."""
     data, options = config.data, config.train
     test = min(data.test_subset or test, test)
     trained = trained_images(config, train)
@@ -68,9 +66,7 @@ def run_seconds(config: RunConfig, train: int, test: int, fixed: float, slope: f
 
 
 def trained_images(config: RunConfig, train: int) -> int:
-    """Training images of an epoch, where the data set has `train`: those of the subset that are not held out for
-    validation.
-    """
+    """Training images per epoch of a data set with `train` images: the subset without the validation part."""
     data = config.data
     used = min(data.subset or train, train)
     share = 1 / data.folds if data.folds else data.validation
@@ -78,7 +74,7 @@ def trained_images(config: RunConfig, train: int) -> int:
 
 
 def _cost(config: RunConfig) -> tuple[float, float]:
-    """(a, c): the seconds of a step, and of each image in it."""
+    """(a, c): seconds per step, and seconds per image in it."""
     import torch
     from torch.nn import functional as F
 
@@ -107,11 +103,11 @@ def _cost(config: RunConfig) -> tuple[float, float]:
         return best
 
     batch = config.train.batch_size
-    small, large = (min(size, batch) for size in SMALL)
+    small, large = (min(size, batch) for size in FIRST_SIZES)
     first, second = seconds(small, 2), seconds(large, 2)
     slope = max(second - first, 0.0) / (large - small) if large > small else second / batch
     fixed = max(second - slope * large, 0.0)
-    if fixed + slope * batch <= WHOLE and batch > large:
+    if fixed + slope * batch <= LONGEST_STEP and batch > large:
         whole = seconds(batch, 3)
         slope = max(whole - second, 0.0) / (batch - large)
         fixed = max(whole - slope * batch, 0.0)

@@ -1,7 +1,7 @@
-"""Joining a Ray cluster, or starting one on this machine; and what a cluster offers.
+"""Joining a Ray cluster, or starting one on this machine; and the resources that a cluster offers.
 
-Ray itself waits for minutes, or for ever, for an address where nothing answers: it is tried first, in a process that
-can be ended.
+If nothing answers at an address, `ray.init` blocks for minutes or forever. So a child process that can be killed tries
+it first.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from typing import Any
 from favorit.errors import FavoritError
 from favorit.process import environment
 
-CONNECT = 3.0  # seconds that a machine has to answer in
-ANSWER = 30.0  # seconds that a cluster has
+CONNECT_SECONDS = 3.0  # to connect to the port
+JOIN_SECONDS = 30.0  # to join the cluster
 
-# What Ray has to say is not for stdout, where the lines of a command are.
+# Keeps Ray's log lines off stdout, which belongs to the command.
 QUIET = {"RAY_DEDUP_LOGS_SKIP_REGEX": "."}
-# `local`: ports on the loopback address only (Ray's switch for other systems has this effect on Linux too), a secret
-# that only this process and its children know, no usage statistics.
+# `local`: ports on the loopback address only (Ray's switch for Windows and macOS also works on Linux), a secret that
+# only this process and its children know, no usage statistics.
 PRIVATE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token"}
 
-_TRIAL = "import sys, ray; ray.init(address=sys.argv[1], log_to_driver=False, logging_level='ERROR')"
+_JOIN = "import sys, ray; ray.init(address=sys.argv[1], log_to_driver=False, logging_level='ERROR')"
 
 
 @contextmanager
 def joined(address: str) -> Iterator[Any]:
-    """Ray, connected to the cluster at `address` (HOST:PORT, `auto`, or `local`); a connection that was there before is
-    used and stays.
+    """Ray, connected to the cluster at `address` (HOST:PORT, `auto`, or `local`). An existing connection is used and
+    stays open.
     """
     private = {**PRIVATE, "RAY_AUTH_TOKEN": token_hex(32)} if address == "local" else {}
     with environment({**QUIET, **private}):
@@ -57,40 +57,41 @@ def joined(address: str) -> Iterator[Any]:
             ray.shutdown()
 
 
-def find(ray: Any, node: str) -> dict[str, Any]:
-    """What Ray knows of a node, alive or dead."""
+def node_info(ray: Any, node: str) -> dict[str, Any]:
+    """Ray's record of a node, alive or dead."""
     return next(each for each in ray.nodes() if each["NodeID"] == node)
 
 
-def name_of(ray: Any, node: str) -> str:
-    """What people call a node: the name it was started with, else that of its machine."""
-    found = find(ray, node)
-    given = found["NodeName"] != found["NodeManagerAddress"]
-    return str(found["NodeName"] if given else found["NodeManagerHostname"])
+def node_name(ray: Any, node: str) -> str:
+    """The name that a node was started with, else the name of its machine."""
+    info = node_info(ray, node)
+    is_named = info["NodeName"] != info["NodeManagerAddress"]
+    return str(info["NodeName"] if is_named else info["NodeManagerHostname"])
 
 
-def needs(ray: Any, cpus: int, gpus: float | None, accelerator: str) -> dict[str, float]:
-    """The resources of one run, by Ray's names; an error where no node has them."""
+def resources(ray: Any, cpus: int, gpus: float | None, accelerator: str) -> dict[str, float]:
+    """The resources of one run, by Ray's names; an error if no node has them."""
     if gpus is None:
         gpus = 1 if accelerator in ("auto", "cuda", "gpu") and ray.cluster_resources().get("GPU") else 0
     wanted = {kind: amount for kind, amount in (("CPU", cpus), ("GPU", gpus)) if amount}
-    if not slots(ray, wanted):
+    if not cluster_slots(ray, wanted):
         offered = ", ".join(
             " and ".join(f"{_has(node, kind):g} {kind}" for kind in ("CPU", "GPU")) for node in _alive(ray)
         )
         raise FavoritError(
-            f"no node of the cluster has {' and '.join(f'{n:g} {kind}' for kind, n in wanted.items())} for a run: {offered}"
+            f"a run needs {' and '.join(f'{n:g} {kind}' for kind, n in wanted.items())}, more than any node of the "
+            f"cluster has: {offered}"
         )
     return wanted
 
 
-def slots(ray: Any, wanted: dict[str, float]) -> int:
-    """How many runs the nodes that are alive have room for at once."""
-    return sum(room(node, wanted) for node in _alive(ray))
+def cluster_slots(ray: Any, wanted: dict[str, float]) -> int:
+    """How many runs the living nodes can train at the same time."""
+    return sum(node_slots(node, wanted) for node in _alive(ray))
 
 
-def room(node: dict[str, Any], wanted: dict[str, float]) -> int:
-    """How many runs share a node when it is full."""
+def node_slots(node: dict[str, Any], wanted: dict[str, float]) -> int:
+    """How many runs a node can train at the same time."""
     return min(int(_has(node, kind) / amount) for kind, amount in wanted.items())
 
 
@@ -111,7 +112,7 @@ def _package() -> Any:
 
 
 def _try(address: str) -> None:
-    """An error of one line where the cluster cannot be joined."""
+    """Raises a one-line error if the cluster cannot be joined."""
     if address != "auto":
         host, _, port = address.rpartition(":")
         if not host or "/" in host or not port.isdigit():
@@ -119,18 +120,21 @@ def _try(address: str) -> None:
                 f"the Ray address {address!r} is not valid: HOST:PORT, auto (the cluster of this machine) or local"
             )
         try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT).close()
+            socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
         except (OSError, OverflowError) as error:
             raise _unreachable(address, str(error)) from None
     try:
-        trial = subprocess.run([sys.executable, "-c", _TRIAL, address], capture_output=True, text=True, timeout=ANSWER)
+        attempt = subprocess.run(
+            [sys.executable, "-c", _JOIN, address], capture_output=True, text=True, timeout=JOIN_SECONDS
+        )
     except subprocess.TimeoutExpired:
-        raise _unreachable(address, f"no answer within {ANSWER:g} s") from None
-    if trial.returncode:
-        raise _unreachable(address, (trial.stderr.strip().splitlines() or ["no reason given"])[-1])
+        raise _unreachable(address, f"no answer within {JOIN_SECONDS:g} s") from None
+    if attempt.returncode:
+        raise _unreachable(address, (attempt.stderr.strip().splitlines() or ["no reason given"])[-1])
 
 
 def _unreachable(address: str, reason: str) -> FavoritError:
     return FavoritError(
-        f"the Ray cluster {address} cannot be joined ({reason}): start it with `ray start`, run this on one of its machines, or use local"
+        f"the Ray cluster {address} cannot be joined ({reason}): start it with `ray start`, run this on one of its "
+        "machines, or use local"
     )

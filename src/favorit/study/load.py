@@ -1,4 +1,4 @@
-"""Studies by name or by file."""
+"""Loads studies by name or from a file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from favorit.study.study import Study
 
 
 def built_in() -> dict[str, str]:
-    """The built-in studies: name -> module."""
+    """The built-in studies by name, with their modules."""
     import favorit.studies
 
     return {

@@ -134,4 +134,4 @@ class _Dispatcher:
         if self.deaths[task.id] < TRIES:
             self.pending.appendleft(task)
         else:
-            yield Broke(task, f"its worker died {TRIES} times without a new epoch; the last time: {end}")
+            yield Broke(task, f"its worker died {TRIES} times without progress; the last time: {end}")

@@ -1,9 +1,9 @@
-"""Which published numbers belong to a run.
+"""Finds the published accuracies of a run.
 
-A run does not know its study. It belongs to the point of a built-in study that has the same model, the same data set
-and, of its recipe, the same values of the fields by which the study maps published rows to points (`train.lr` of a
-sweep). Seeds, folds and everything else of the recipe may differ: `differs` says what does, because the published
-number is that of the whole recipe.
+A run does not record its study. It matches a point of a built-in study with the same model, the same data set and the
+same values of the recipe fields by which the study maps published rows to points (such as `train.lr` in a sweep).
+Seeds, folds and the rest of the recipe may differ; `differs` lists these fields, because the published number belongs
+to the whole recipe.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from favorit.study.load import built_in, load_study
 from favorit.study.references import agrees, mapped_rows
 from favorit.study.study import Options, Study
 
-# Fields that differ between repetitions, or that say how a run is measured.
+# Fields that differ between repetitions or only affect how a run is measured.
 IGNORED = {"data.fold", "data.folds", "train.watch", "train.test_batch_size"}
 
 
 @dataclass(frozen=True)
 class PublishedAccuracy:
-    """The published accuracies of a run: `name` is its study and point, `differs` the fields of its recipe that are not
+    """The published accuracies of a run: `name` is its study and point, `differs` the recipe fields that differ from
     the study's.
 
-    Where several points match, `name` lists them and there are no references. `problem` says why a table could not be
-    read.
+    If several points match, `name` lists them and there are no references. `problem` is the error of a table that could
+    not be read.
     """
 
     name: str = ""
@@ -39,7 +39,7 @@ class PublishedAccuracy:
     problem: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """The same as JSON data."""
+        """The accuracies as JSON data."""
         values = [
             {"table": each.table, "row": each.row, "value": each.value, "place": each.place} for each in self.references
         ]
@@ -60,7 +60,7 @@ def published_accuracy(config: RunConfig) -> PublishedAccuracy:
 
 
 def _matches(study: Study, config: RunConfig) -> Iterable[tuple[str, list[Reference], RunConfig]]:
-    """The name of the matching point, the published numbers of a row of it, and its configuration."""
+    """For each matching point and published row: the point's name, the row's numbers, and the point's configuration."""
     if not study.published:
         return
     options = Options()
@@ -78,7 +78,7 @@ def _matches(study: Study, config: RunConfig) -> Iterable[tuple[str, list[Refere
 
 
 def _meaning(config: RunConfig, recipe: Iterable[str], resolved: RunConfig) -> str:
-    """An identifier of the model, the data set and these fields of the recipe; sizes that the data decide are those of
+    """An identifier of the model, the data set and these recipe fields; sizes that follow from the data come from
     `resolved`.
     """
     from favorit.training.run import run_id
@@ -95,7 +95,7 @@ def _meaning(config: RunConfig, recipe: Iterable[str], resolved: RunConfig) -> s
 
 
 def _differences(own: RunConfig, config: RunConfig) -> list[str]:
-    """`train.epochs 5 instead of 50`, for the fields of recipe and data."""
+    """The recipe and data fields that differ, such as `train.epochs 5 instead of 50`."""
     found = []
     for section in ("train", "data"):
         ours: Mapping[str, Any] = getattr(config, section).model_dump(mode="json")

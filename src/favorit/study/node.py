@@ -1,6 +1,4 @@
-"""What a node of a cluster does: trains one task in a temporary folder, and says what happens with the files that
-belong to it.
-"""
+"""What a node of a cluster does: trains one task in a temporary folder, and yields its events with the run's files."""
 
 from __future__ import annotations
 
@@ -19,11 +17,11 @@ from favorit import __version__
 from favorit.config import RunConfig
 from favorit.errors import FavoritError
 from favorit.quiet import training
-from favorit.study.join import find, room
-from favorit.study.source import Source, said
+from favorit.study.join import node_info, node_slots
+from favorit.study.source import Source, error_line
 from favorit.study.tasks import Task
-from favorit.study.travel import Contents, lay_down, pack
-from favorit.study.worker import DATA_SETS, forget
+from favorit.study.transfer import Contents, read_contents, write_contents
+from favorit.study.worker import DATA_SETS, release_memory
 from favorit.training.events import Begin, Checkpoint, End, Epoch, Event, Step
 from favorit.training.folder import RunFolder
 
@@ -32,9 +30,9 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class Order:
-    """How tasks are trained on a node. `out` is where the run is kept at the driver, `folder` the driver's directory;
-    paths mean what they mean on the node. `wanted` is what a run takes of a node, `source` the file of the study,
-    `version` the driver's.
+    """How a node trains tasks. `out` is the driver's folder of runs, `folder` the driver's working directory;
+    `data_dir` is a path on the node. `wanted` are the resources of a run, `source` is the file of the study, `version`
+    the driver's.
     """
 
     out: str
@@ -49,58 +47,60 @@ class Order:
 
 @dataclass(frozen=True)
 class Failed:
-    """The task cannot be completed on this node, and would not be on its like."""
+    """The task failed with an error that another node would not avoid."""
 
     error: str
 
 
 @dataclass(frozen=True)
-class Word:
-    """What a node says: what happened, and the run folder as it was then (where it has changed)."""
+class Message:
+    """An event of a node, with the files of the run if they have changed."""
 
     node: str
     event: Begin | Epoch | Checkpoint | End | Failed
     contents: Contents
 
 
-def work(task: Task, contents: Contents, order: Order) -> Iterator[Word]:
-    """Trains a task from what is known of it (`contents`) to its end. Only a process or node that dies says nothing."""
+def work(task: Task, contents: Contents, order: Order) -> Iterator[Message]:
+    """Trains a task to its end, starting from the files in `contents`. Every error becomes a message, unless the process
+    or node dies.
+    """
     import ray
 
     node = ray.get_runtime_context().get_node_id()
-    if Path(order.folder).is_dir():  # so that data in a relative place are found
+    if Path(order.folder).is_dir():  # so that relative paths of data sets are valid
         os.chdir(order.folder)
-    with TemporaryDirectory(prefix="favorit-", ignore_cleanup_errors=True) as place:
-        folder = RunFolder(Path(place) / task.id)
+    with TemporaryDirectory(prefix="favorit-", ignore_cleanup_errors=True) as temporary:
+        folder = RunFolder(Path(temporary) / task.id)
         folder.path.mkdir()
         try:
-            lay_down(contents, folder)
-            training: Generator[Event, None, None] = _in_turn(
-                partial(_train, task, place, order, room(find(ray, node), order.wanted))
-            )
+            write_contents(contents, folder)
+            workers = node_slots(node_info(ray, node), order.wanted)
+            training: Generator[Event, None, None] = _iterate(partial(_train, task, temporary, order, workers))
             with closing(training) as events:
                 for event in events:
                     if isinstance(event, Begin):
-                        _compare(task, Path(event.path).name, order.version)
-                        yield Word(node, event, {})
+                        _check_id(task, Path(event.path).name, order.version)
+                        yield Message(node, event, {})
                     elif isinstance(event, Epoch | Checkpoint):
-                        yield Word(node, event, pack(folder))
+                        yield Message(node, event, read_contents(folder))
                     elif isinstance(event, End):
-                        last = Word(node, event, pack(folder))
+                        last = Message(node, event, read_contents(folder))
         except Exception as error:
-            # What was worth keeping has travelled, but for the record of a run that diverged.
-            recorded = (folder.path / "result.json").exists()
-            last = Word(node, Failed(said(error).replace(place, order.out)), pack(folder) if recorded else {})
-    yield last  # after which nobody waits for this process to tidy up
+            # The other files were sent with earlier messages; only the result of a diverged run is new.
+            has_result = (folder.path / "result.json").exists()
+            failed = Failed(error_line(error).replace(temporary, order.out))
+            last = Message(node, failed, read_contents(folder) if has_result else {})
+    yield last  # after the cleanup: the driver does not wait for this process to end
 
 
-def _train(task: Task, place: str, order: Order, workers: int, hand: Callable[[Event], None]) -> None:
+def _train(task: Task, out: str, order: Order, workers: int, emit: Callable[[Event], None]) -> None:
     import torch
 
     from favorit.training.run import train
 
-    torch.set_num_threads(int(order.wanted["CPU"]))  # in this thread: OpenMP keeps a number for each
-    forget()
+    torch.set_num_threads(int(order.wanted["CPU"]))  # in this thread: OpenMP has one setting per thread
+    release_memory()
     if order.source is not None:
         order.source.load()
     with training() as pause:
@@ -108,59 +108,59 @@ def _train(task: Task, place: str, order: Order, workers: int, hand: Callable[[E
         def listen(event: Event, config: RunConfig) -> None:
             if isinstance(event, Step):
                 pause()
-            hand(event)
+            emit(event)
 
         train(
             task.config,
-            out=place,
+            out=out,
             data_dir=order.data_dir,
             accelerator=order.accelerator,
             checkpoint_seconds=order.checkpoint_seconds,
             workers=workers,
-            read=_reader(),
+            read=_cached_reader(),
             listen=listen,
         )
 
 
 @cache
-def _reader() -> Callable[..., Any]:
-    """Reads data sets; the last ones stay in memory, as this process does, from task to task."""
+def _cached_reader() -> Callable[..., Any]:
+    """`load_dataset` with a cache that keeps the last data sets in memory between the tasks of this process."""
     from favorit.data import load_dataset
 
     return lru_cache(DATA_SETS)(load_dataset)
 
 
-def _compare(task: Task, found: str, version: str) -> None:
+def _check_id(task: Task, found: str, version: str) -> None:
     if (found, __version__) != (task.id, version):
         raise FavoritError(
-            f"the run is {found} with favorit {__version__} here, but {task.id} with favorit {version} where the study was started: "
+            f"the run is {found} with favorit {__version__} here, but {task.id} with favorit {version} on the driver: "
             f"put the same {task.config.data.name} and the same favorit on every node"
         )
 
 
-class _Abandoned(BaseException):
-    """Nobody takes the next item: whoever hands items over ends here."""
+class _AbandonedError(BaseException):
+    """The consumer has closed the generator: ends the producer."""
 
 
-def _in_turn(push: Callable[[Callable[[Item], None]], Any]) -> Generator[Item, None, None]:
-    """What `push` hands to its callback, one by one. It runs in a thread of its own, but never while an item is being
-    looked at.
+def _iterate(produce: Callable[[Callable[[Item], None]], Any]) -> Generator[Item, None, None]:
+    """Yields the items that `produce` passes to its callback. It runs in a thread of its own, which pauses while the
+    consumer handles an item.
     """
-    handed: SimpleQueue[Item | None] = SimpleQueue()
-    taken: SimpleQueue[bool] = SimpleQueue()
+    items: SimpleQueue[Item | None] = SimpleQueue()
+    handled: SimpleQueue[bool] = SimpleQueue()
 
-    def hand(item: Item) -> None:
-        handed.put(item)
-        if not taken.get():
-            raise _Abandoned
+    def emit(item: Item) -> None:
+        items.put(item)
+        if not handled.get():
+            raise _AbandonedError
 
     with ThreadPoolExecutor(1) as pool:
-        pushing = pool.submit(push, hand)
-        pushing.add_done_callback(lambda _: handed.put(None))
+        producing = pool.submit(produce, emit)
+        producing.add_done_callback(lambda _: items.put(None))
         try:
-            while (item := handed.get()) is not None:
+            while (item := items.get()) is not None:
                 yield item
-                taken.put(True)
+                handled.put(True)
         finally:
-            taken.put(False)
-        pushing.result()
+            handled.put(False)
+        producing.result()

@@ -1,4 +1,4 @@
-"""Packs finished runs: each into one file of some kilobytes, which counts as done wherever runs are read."""
+"""Packs finished runs: each into one file of a few kilobytes, which replaces the run folder wherever runs are read."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Packed:
-    """What became of one run: packed just now, packed before, unfinished, or broken (damaged, or another one is in its
-    place).
+    """The outcome for one run: packed now, packed before ("present"), unfinished, or broken (damaged, or a different
+    training of the run is packed already).
     """
 
     id: str
@@ -30,7 +30,7 @@ class Packed:
 
 
 def pack(run: Run | str | Path, to: str | Path) -> Run:
-    """The packed form of a complete or failed run, written to `to`/<id>.zip unless it is there already."""
+    """Packs a complete or failed run into `to`/<id>.zip, unless that file exists, and returns the packed run."""
     from favorit.training import Run
 
     stored = open_run(run.path if isinstance(run, Run) else run)
@@ -48,23 +48,23 @@ def pack_all(folder: str | Path, to: str | Path) -> Iterator[Packed]:
 
 
 def create_pack_folder(to: str | Path) -> Path:
-    """The folder for packed runs, made if there is none."""
+    """The folder for packed runs; creates it."""
     to = Path(to)
     if to.exists() and not to.is_dir():
-        raise FavoritError(f"{to} is a file: packed runs need a folder, which is made if there is none")
+        raise FavoritError(f"{to} is a file: give a folder for packed runs (it is created if it does not exist)")
     to.mkdir(parents=True, exist_ok=True)
     return to
 
 
 def pack_stored(run: StoredRun, to: Path) -> Packed:
-    """Packs a run into the folder `to`. A packed run that is there and differs is kept: it may be the only copy of that
+    """Packs a run into the folder `to`. An existing packed run that differs is kept: it may be the only copy of its
     result.
     """
     path = to / f"{run.id}{SUFFIX}"
     try:
         result = run.result()
         if not has_ended(result):
-            run.config()  # raises if there is no run at all
+            run.config()  # raises if there is no run
             return Packed(
                 run.id, "unfinished", f"{run.path} is {status(run, result)}: only complete and failed runs are packed"
             )
@@ -73,7 +73,9 @@ def pack_stored(run: StoredRun, to: Path) -> Packed:
             if (before.config(), before.result()) == (run.config(), result):
                 return Packed(run.id, "present", str(path))
             return Packed(
-                run.id, "broken", f"{path} is another training of {run.path}, and is kept: delete it to pack this one"
+                run.id,
+                "broken",
+                f"{path} holds a different training of {run.path} and is kept: delete it to pack this one",
             )
         content = packed_bytes(run)
     except FavoritError as error:
@@ -83,7 +85,7 @@ def pack_stored(run: StoredRun, to: Path) -> Packed:
 
 
 def _readable(path: Path) -> PackedRun | None:
-    """The packed run at `path`; None if there is none, or one that is damaged and so of no use."""
+    """The packed run at `path`; None if it is missing or damaged."""
     packed = PackedRun(path)
     try:
         if packed.exists() and (packed.result() or {})["status"] == "complete":

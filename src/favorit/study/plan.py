@@ -1,4 +1,4 @@
-"""From points to tasks: every point is resolved, named and checked before anything starts."""
+"""Plans a study: resolves, names and checks every point before anything is trained."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ INDEX = 1
 
 @dataclass(frozen=True)
 class Plan:
-    """The tasks of a study, and how many images each data set has to train and test on.
+    """The tasks of a study, and the number of (training, test) images of each data set.
 
-    `absent` says of points that have no data why; without data a task has no identifier.
+    `absent` has the reason for each point whose data set is missing; its task may have no identifier.
     """
 
     study: Study
@@ -37,13 +37,13 @@ class Plan:
 
     @property
     def ready(self) -> list[Task]:
-        """The tasks that can be done."""
+        """The tasks whose data sets are there."""
         return [task for task in self.tasks if task.name not in self.absent]
 
 
 @dataclass(frozen=True)
 class Entry:
-    """Which run answers a point; its identifier is empty where that is not known for want of data."""
+    """The run of a point; its identifier is empty if it is unknown because the data set is missing."""
 
     name: str
     group: str
@@ -58,10 +58,10 @@ def make_plan(
     fetch: bool = False,
     digests: Callable[[], Mapping[str, str]] = dict,
 ) -> Plan:
-    """Checks all points and gives each its identifier, a data set after the other; none is in memory at the end.
+    """Checks all points and computes their run identifiers. Loads one data set at a time and keeps none.
 
-    With `fetch` data sets that are not there are fetched, as training would; without, their points are checked as far
-    as can be, and have an identifier only if `digests` knows the digest of their data set.
+    With `fetch`, missing data sets are downloaded, as in training. Without, points of a missing data set are checked as
+    far as possible, and have an identifier only if `digests` returns the digest of the data set.
     """
     points: dict[str, list[tuple[Point, RunConfig]]] = {}
     order = []
@@ -87,15 +87,14 @@ def make_plan(
 
 
 def _data(name: str, data_dir: str | Path | None, fetch: bool) -> tuple[DataSet, str | None]:
-    """A data set; where its files are absent, what is known without them and the reason."""
+    """A data set and None; if its files are missing, its description and the reason."""
     from favorit.data import data_directory, load_dataset, present
     from favorit.data.datasets import describe_dataset
     from favorit.data.sources import SOURCES
 
     if name in SOURCES and not fetch and not present(name, data_dir):
-        return describe_dataset(
-            name
-        ), f"{name} is not in {data_directory(data_dir)}: 'favorit data fetch {name}' brings it"
+        reason = f"{name} is not in {data_directory(data_dir)}: run 'favorit data fetch {name}'"
+        return describe_dataset(name), reason
     try:
         return load_dataset(name, data_dir), None
     except FavoritError as error:
@@ -105,7 +104,7 @@ def _data(name: str, data_dir: str | Path | None, fetch: bool) -> tuple[DataSet,
 
 
 def _published_size(name: str) -> tuple[int, int]:
-    """(training, test) images as the card of a data set has them: `60k + 10k`."""
+    """(training, test) images from the card of a data set, such as `60k + 10k`."""
     from favorit.data import CARDS
 
     train, test = (int(part.strip().replace("k", "000").replace(",", "")) for part in CARDS[name].images.split("+"))
@@ -132,7 +131,7 @@ def _resolved(study: Study, points: list[tuple[Point, RunConfig]], data: DataSet
 
 
 def _check(config: RunConfig, data: DataSet, checked: set[Any]) -> None:
-    """Whatever training would refuse is refused here; what was `checked` with another point is not done again."""
+    """Raises the errors that training would raise; skips what was `checked` with another point."""
     from favorit.model.outline import outline
     from favorit.training.loaders import load_parts
     from favorit.training.optim import learning_rate_factor
@@ -147,14 +146,12 @@ def _check(config: RunConfig, data: DataSet, checked: set[Any]) -> None:
 
 
 def index_path(study: Study, options: Options, out: str | Path) -> Path:
-    """Where the identifiers of a study's runs are remembered: computing them needs the data. It may be deleted at any
-    time.
-    """
+    """The file that stores the identifiers of a study's runs: computing them needs the data. It may be deleted."""
     return Path(out) / ".studies" / study.name / f"{study.meaning(options)}.json"
 
 
 def write_index(plan: Plan, out: str | Path) -> None:
-    """Remembers the identifiers, unless some are unknown for want of data."""
+    """Stores the identifiers, unless some are unknown because data sets are missing."""
     if plan.absent:
         return
     path = index_path(plan.study, plan.options, out)
@@ -163,12 +160,10 @@ def write_index(plan: Plan, out: str | Path) -> None:
 
 
 def stored_digests(*folders: str | Path | None) -> dict[str, str]:
-    """The digest of each data set that runs of these folders were trained on: enough to find its runs where the data
-    are absent.
-    """
+    """The digest of each data set that runs in these folders were trained on: it identifies runs without the data."""
     found: dict[str, str] = {}
     for run in (run for folder in folders if folder is not None for run in stored_runs(folder)):
-        with suppress(FavoritError):  # a damaged run says so where it is read itself
+        with suppress(FavoritError):  # a damaged run is reported where it is read
             saved = run.config()
             found.setdefault(saved["config"]["data"]["name"], saved["data"]["digest"])
     return found
@@ -177,7 +172,7 @@ def stored_digests(*folders: str | Path | None) -> dict[str, str]:
 def entries(
     study: Study, options: Options, out: str | Path, data_dir: str | Path | None = None, pack: str | Path | None = None
 ) -> list[Entry]:
-    """The runs of a study, from its index where there is one: then neither torch nor data are needed."""
+    """The runs of a study, from its index if there is one (this needs neither torch nor data)."""
     try:
         found = read_json(str(index_path(study, options, out)), points=list)
     except (OSError, FavoritError):

@@ -1,13 +1,13 @@
-"""Points: what a study varies, as data.
+"""Points: the configurations of a study as data.
 
-A point is a dictionary of changes, dotted fields of a run's configuration and their values: {"model.layout":
-"relu(m=64)", "seed": 1}. `model.preset` stands for the fields of that preset; fields that are written beside it win.
+A point is a dictionary of dotted configuration fields and their values: {"model.layout": "relu(m=64)", "seed": 1}.
+`model.preset` sets all fields of that preset; other fields of the point override it.
 
     product({"model.layout": ["softmax", "uniform"], "seed": [0, 1]})     4 points
     zipped({"model.dim": [64, 128], "train.lr": [1e-3, 3e-4]})            2 points
-    a + b      the points of a, then those of b; a point in both is an error
-    a | b      the same, with a point in both kept once
-    a * b      each point of a with each of b
+    a + b      the points of a, then those of b; an error if a point is in both
+    a | b      the union: a point in both is kept once
+    a * b      each point of a combined with each point of b
     a.where(lambda point: point["seed"] < 2)
 """
 
@@ -31,17 +31,17 @@ FIELDS = frozenset(
 
 
 def written(point: Changes) -> str:
-    """A point as text, for messages."""
+    """A point as text for messages."""
     return " ".join(f"{field}={value}" for field, value in point.items()) or "no changes"
 
 
 def key(point: Changes) -> str:
-    """The same text for the same changes, in whatever order they are written."""
+    """A text that is equal for equal changes, whatever their order."""
     return repr(sorted(point.items()))
 
 
 def check_fields(fields: Iterable[str]) -> None:
-    """An error that names the first field that no configuration has."""
+    """Raises an error for the first field that is not a configuration field."""
     for field in fields:
         if field not in FIELDS:
             raise unknown("field of a run", field, FIELDS)
@@ -75,7 +75,7 @@ class Points(Sequence[Changes]):
         for point in others:
             if key(point) in there:
                 raise FavoritError(
-                    f"the point {written(point)} is on both sides of +: take one away, or write | to keep it once"
+                    f"the point {written(point)} is on both sides of +: remove one, or use | to keep it once"
                 )
         return Points(*self, *others)
 
@@ -85,16 +85,16 @@ class Points(Sequence[Changes]):
 
     def __mul__(self, others: Points) -> Points:
         if common := {field for point in self for field in point} & {field for point in others for field in point}:
-            raise FavoritError(f"{', '.join(sorted(common))} is on both sides of *: a field has one value at a point")
+            raise FavoritError(f"{', '.join(sorted(common))} is on both sides of *: a point has one value per field")
         return Points(*({**one, **other} for one in self for other in others))
 
     def where(self, holds: Callable[[Changes], bool]) -> Points:
-        """The points for which `holds` is true; ask for fields that not all points have with `.get`."""
+        """The points for which `holds` is true; use `.get` for fields that only some points have."""
         return Points(*(point for point in self if holds(point)))
 
 
 def product(fields: Mapping[str, Sequence[Any]] | None = None, /, **more: Sequence[Any]) -> Points:
-    """Every combination of the values of each field, the last field varying fastest."""
+    """Every combination of the fields' values; the last field varies fastest."""
     lists = _lists(fields, more)
     return Points(*(dict(zip(lists, values, strict=True)) for values in every_combination(*lists.values())))
 
@@ -104,7 +104,7 @@ def zipped(fields: Mapping[str, Sequence[Any]] | None = None, /, **more: Sequenc
     lists = _lists(fields, more)
     if len({len(values) for values in lists.values()}) > 1:
         lengths = ", ".join(f"{field} has {len(values)}" for field, values in lists.items())
-        raise FavoritError(f"zip takes as many values of each field: {lengths}")
+        raise FavoritError(f"zip needs the same number of values for each field: {lengths}")
     return Points(*(dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True)))
 
 

@@ -1,4 +1,4 @@
-"""Which point of a study a published row is about."""
+"""Maps rows of published tables to the points of a study."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from favorit.study.points import Changes, check_fields
 
 @dataclass(frozen=True)
 class Published:
-    """A published table and `point`: a row -> the fields that its point has, or in words why no point of the study
-    matches.
+    """A published table and a function `point`, which maps a row to the fields of its point, or to the reason why no
+    point of the study matches.
 
-    A field that the point must not have is written with the value None.
+    The value None means that the point does not set the field.
     """
 
     table: str
@@ -26,7 +26,7 @@ class Published:
 
 @cache
 def mapped_rows(each: Published) -> tuple[tuple[int, Mapping[str, Any] | str], ...]:
-    """The number of each row, counted from 1, with the fields of its point or the reason that it has none."""
+    """The number of each row, counted from 1, with the fields of its point or the reason why it has none."""
     found = tuple(enumerate(map(each.point, published.read(each.table).rows), 1))
     check_fields({name for _, fields in found if not isinstance(fields, str) for name in fields})
     return found
@@ -42,7 +42,7 @@ class Unmatched:
 
 
 def agrees(fields: Mapping[str, Any], changes: Changes) -> bool:
-    """True if a point with these changes has all fields."""
+    """True if a point with these changes has all these fields and values."""
     return all(changes.get(name) == value for name, value in fields.items())
 
 
@@ -58,7 +58,7 @@ def references(tables: Iterable[Published], changes: Changes) -> list[Reference]
 
 
 def unmatched(tables: Iterable[Published]) -> list[Unmatched]:
-    """The published rows that have no point, with the reasons."""
+    """The published rows without a point, with the reasons."""
     return [
         Unmatched(each.table, number, fields)
         for each in tables

@@ -1,8 +1,7 @@
-"""A study file: Python with STUDY = Study(...), and perhaps components of its own, which are registered where it is
-imported.
+"""A study file: Python with STUDY = Study(...), which may register components of its own.
 
-Models are built from text in other processes too, and so each of them imports the file: workers here, and nodes of a
-cluster, which may not have it. That is why its content travels.
+Worker processes and nodes build models from text, so they import the file too. A node may not have the file: its
+content is sent.
 """
 
 from __future__ import annotations
@@ -19,18 +18,18 @@ from types import ModuleType
 
 from favorit.errors import FavoritError
 
-_imported: dict[str, tuple[bytes, ModuleType]] = {}  # by path: a component can be registered once in a process
+_imported: dict[str, tuple[bytes, ModuleType]] = {}  # by path: a process can register a component only once
 
 
 @dataclass(frozen=True)
 class Source:
-    """The content of the file at `path`, and of the modules `beside` it that it needs, by their paths from its
-    folder.
+    """The content of the file at `path`, and of the modules in its folder that it imports (`neighbours`, by relative
+    path).
     """
 
     path: str
     content: bytes
-    beside: tuple[tuple[str, bytes], ...] = ()
+    neighbours: tuple[tuple[str, bytes], ...] = ()
 
     @classmethod
     def read(cls, path: str | Path) -> Source:
@@ -40,7 +39,7 @@ class Source:
             raise FavoritError(f"study file {path}: {(error.strerror or str(error)).lower()}") from None
 
     def load(self) -> ModuleType:
-        """The module, imported unless this process has done so, perhaps as the script that it runs."""
+        """The module; imports it unless this process has, for example as the script that it runs."""
         place = os.path.abspath(self.path)
         content, module = _imported.get(place) or (self.content, _find(place))
         if module is None or content != self.content:
@@ -49,41 +48,44 @@ class Source:
         return module
 
     def gather(self) -> Source:
-        """The same with what it has imported from its own folder."""
+        """A copy with the modules that the file has imported from its own folder."""
         folder = os.path.dirname(os.path.realpath(self.path))
         stems = {name.replace(".", os.sep): _file(module) for name, module in list(sys.modules.items())}
         files = [(f"{stem}{end}", file) for stem, file in stems.items() for end in (".py", f"{os.sep}__init__.py")]
         return replace(
             self,
-            beside=tuple((name, Path(file).read_bytes()) for name, file in files if file == os.path.join(folder, name)),
+            neighbours=tuple(
+                (name, Path(file).read_bytes()) for name, file in files if file == os.path.join(folder, name)
+            ),
         )
 
     def _execute(self, place: str) -> ModuleType:
         module = ModuleType(f"favorit_study_{Path(place).stem}")
         module.__file__ = place
-        sys.modules[module.__name__] = module  # where dataclasses, for one, look for it
+        sys.modules[module.__name__] = module  # dataclasses look their module up there
         try:
             with self._neighbours(os.path.dirname(place)) as folder:
-                sys.path.insert(0, folder)  # what lies beside it can be imported, as from any script
+                sys.path.insert(0, folder)  # a script can import modules of its own folder
                 try:
                     exec(compile(self.content, place, "exec", dont_inherit=True), module.__dict__)
                 finally:
                     sys.path.remove(folder)
         except (Exception, SystemExit) as error:
             del sys.modules[module.__name__]
-            raise FavoritError(f"study file {self.path}{_line(error, place)}: {said(error)}") from None
+            raise FavoritError(f"study file {self.path}{_line(error, place)}: {error_line(error)}") from None
         return module
 
     @contextmanager
     def _neighbours(self, folder: str) -> Iterator[str]:
-        """A folder with the modules beside the file: its own, where they are in it as they were read."""
+        """A folder with the neighbours: the file's own folder if they are unchanged there, else a temporary copy."""
         if all(
-            Path(folder, name).is_file() and Path(folder, name).read_bytes() == content for name, content in self.beside
+            Path(folder, name).is_file() and Path(folder, name).read_bytes() == content
+            for name, content in self.neighbours
         ):
             yield os.path.realpath(folder)
             return
         with TemporaryDirectory(prefix="favorit-") as copies:
-            for name, content in self.beside:
+            for name, content in self.neighbours:
                 Path(copies, name).parent.mkdir(parents=True, exist_ok=True)
                 Path(copies, name).write_bytes(content)
             yield copies
@@ -94,17 +96,17 @@ def _find(place: str) -> ModuleType | None:
 
 
 def _file(module: ModuleType) -> str | None:
-    return getattr(module, "__dict__", {}).get("__file__")  # some modules answer any other question by importing things
+    return getattr(module, "__dict__", {}).get("__file__")  # getattr makes some lazy modules import
 
 
-def said(error: BaseException) -> str:
-    """An error in one line; what is no mistake of the user has its kind in front."""
+def error_line(error: BaseException) -> str:
+    """An error in one line, with its type in front unless it is a FavoritError."""
     text = " ".join(str(error.msg if isinstance(error, SyntaxError) else error).split())
     return text if isinstance(error, FavoritError) else f"{type(error).__name__}: {text}"
 
 
 def _line(error: BaseException, place: str) -> str:
-    """The last line of the file that was on the way to the error."""
+    """The last line of the file in the traceback."""
     if isinstance(error, SyntaxError) and error.filename == place:
         return f", line {error.lineno}"
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == place]

@@ -1,8 +1,7 @@
-"""What a runner is given to do, and what it says while it does it. Where the work happens (processes here, a cluster)
-is a backend.
+"""Tasks of a runner, the events it yields, and the interface of a backend (local processes or a cluster).
 
-A backend is a generator function `backend(tasks, out, source=..., ...)`: it trains every task into `out`/<id> where the
-study's file is imported, goes on where a run was interrupted, tries again what died with its process, and yields
+A backend is a generator function `backend(tasks, out, source=..., ...)`. It trains every task into `out`/<id> in
+processes that have imported the study's file, resumes interrupted runs, retries a task whose process died, and yields
 exactly one Ended or Broke for each task.
 """
 
@@ -17,8 +16,8 @@ from favorit.config import RunConfig
 
 @dataclass(frozen=True)
 class Task:
-    """A run to be done: the name of its point, its configuration, and its identifier. Tasks of one `group` only repeat
-    each other.
+    """A run to train: the name of its point, its configuration, and its identifier. Tasks of one `group` differ only in
+    seed or fold.
     """
 
     name: str
@@ -29,7 +28,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Began:
-    """A worker took the task up after `step` optimiser steps; `where` names the worker for people."""
+    """A worker starts or resumes the task after `step` optimiser steps; `where` is the worker's name."""
 
     task: Task
     step: int
@@ -38,7 +37,7 @@ class Began:
 
 @dataclass(frozen=True)
 class Trained:
-    """One epoch of the task is trained, validated and on disk (`record`: a line of epochs.jsonl)."""
+    """One epoch is trained, validated and saved; `record` is its line of epochs.jsonl."""
 
     task: Task
     record: dict[str, Any]
@@ -46,7 +45,7 @@ class Trained:
 
 @dataclass(frozen=True)
 class Ended:
-    """The task is complete: `result` is what its result.json holds. `elsewhere`: another runner did it."""
+    """The task is complete; `result` is the content of result.json. `elsewhere`: another runner trained it."""
 
     task: Task
     result: dict[str, Any]
@@ -55,7 +54,7 @@ class Ended:
 
 @dataclass(frozen=True)
 class Broke:
-    """The task cannot be completed now; the others go on. `later`: nothing is wrong, the time that was given is up."""
+    """The task failed, or is postponed (`later`) because the time limit is reached. Other tasks continue."""
 
     task: Task
     error: str

@@ -1,6 +1,6 @@
-"""What a study worker does: trains the tasks it receives, one after the other, and sends their events.
+"""A study worker: trains the tasks it receives, one after the other, and sends their events.
 
-Libraries and the last data sets stay in memory from task to task.
+Imported libraries and the last data sets stay in memory between tasks.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from typing import Any
 from favorit.config import RunConfig
 from favorit.errors import FavoritError
 from favorit.quiet import training
-from favorit.study.source import Source, said
+from favorit.study.source import Source, error_line
 from favorit.study.tasks import Began, Broke, Ended, Task, TaskEvent, Trained
 from favorit.training.events import Begin, Checkpoint, Epoch, Event, Step
 from favorit.training.folder import HeldError
 from favorit.workers import Parent
 
-DATA_SETS = 2
+DATA_SETS = 2  # that a process keeps in memory
 
 
 @dataclass(frozen=True)
 class Order:
-    """How a worker trains. `workers` share the machine, each with `threads`; after `deadline` (monotonic time) runs
-    stop where they can.
+    """How a worker trains. `workers` of `threads` threads each share the machine. After `deadline` (monotonic time)
+    runs stop at their next checkpoint.
 
-    `source` is the file of the study, whose components are known once it is imported.
+    `source` is the file of the study, which registers its components when imported.
     """
 
     name: str
@@ -48,13 +48,13 @@ class Order:
 
 @dataclass(frozen=True)
 class Held:
-    """Another process trains the task."""
+    """Another process holds the run of the task."""
 
     task: Task
 
 
 class _TimeIsUpError(Exception):
-    """The run is on disk, and goes on with the same command."""
+    """Stops training; the run is saved and can be resumed."""
 
 
 def work(parent: Parent, order: Order) -> None:
@@ -69,8 +69,8 @@ def work(parent: Parent, order: Order) -> None:
         parent.send(_attempt(parent.receive(), order, read, parent.send))
 
 
-def _attempt(task: Task, order: Order, read: Any, tell: Callable[[TaskEvent], None]) -> Ended | Broke | Held:
-    """Trains a task as far as it goes."""
+def _attempt(task: Task, order: Order, read: Any, send: Callable[[TaskEvent], None]) -> Ended | Broke | Held:
+    """Trains a task until it completes, fails, or the time is up."""
     from favorit.training.run import train
 
     began = False
@@ -83,15 +83,15 @@ def _attempt(task: Task, order: Order, read: Any, tell: Callable[[TaskEvent], No
             began = True
             if Path(event.path).name != task.id:
                 raise FavoritError(
-                    f"{config.data.name} has changed since the study was planned: start the same command again"
+                    f"{config.data.name} has changed since the study was planned: rerun the same command"
                 )
-            tell(Began(task, event.step, order.name))
+            send(Began(task, event.step, order.name))
         elif isinstance(event, Epoch):
-            tell(Trained(task, asdict(event)))
+            send(Trained(task, asdict(event)))
         if isinstance(event, Epoch | Checkpoint) and time.monotonic() >= order.deadline:
-            raise _TimeIsUpError("the time is up; the same command goes on")
+            raise _TimeIsUpError("the time is up; rerun the same command to resume")
 
-    forget()
+    release_memory()
     try:
         if order.source is not None:
             order.source.load()
@@ -112,15 +112,13 @@ def _attempt(task: Task, order: Order, read: Any, tell: Callable[[TaskEvent], No
     except _TimeIsUpError as error:
         return Broke(task, str(error), later=True)
     except Exception as error:
-        return Broke(task, said(error))
+        return Broke(task, error_line(error))
 
 
-def forget() -> None:
-    """Gives the memory of the last run back, and lets the system's record of the largest size begin anew: a run reports
-    its own.
-    """
+def release_memory() -> None:
+    """Frees the memory of the last run, and resets the process's peak memory: each run reports its own."""
     gc.collect()
-    gc.freeze()  # what stays, the libraries above all, need not be looked through again
+    gc.freeze()  # excludes the imported libraries from later collections
     if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
         trim(0)
     with suppress(OSError):

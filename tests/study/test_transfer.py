@@ -13,7 +13,7 @@ import pytest
 
 import favorit
 from favorit import FavoritError
-from favorit.study.travel import Contents, lay_down, pack
+from favorit.study.transfer import Contents, read_contents, write_contents
 from favorit.training import Checkpoint, Epoch, Event, Run, folder
 from favorit.training.folder import RunFolder
 from training_helpers import LIVELY, Outcome, assert_bit_equal, fit, tiny
@@ -57,14 +57,14 @@ def test_a_run_under_way_travels_whole(late: RunFolder, complete: Run, tmp_path:
     (late.path / ".config.json.123").write_text("half written")
     (late.path / "writing-14").mkdir()
     (late.path / "writing-14" / "model.safetensors").write_text("half written")
-    contents = pack(late)
+    contents = read_contents(late)
     checkpoint = {f"checkpoint-12/{file}" for file in ("model.safetensors", "ema.safetensors", "state.pt")}
     assert contents.keys() == {"config.json", "epochs.jsonl", "best.safetensors", "best-ema.safetensors"} | checkpoint
     there = RunFolder(tmp_path / complete.id)
     there.path.mkdir()
-    lay_down(contents, there)
+    write_contents(contents, there)
     assert names(there) == set(contents)
-    assert pack(there) == contents
+    assert read_contents(there) == contents
     run, events = fit(tmp_path, CONFIG)
     assert events[0].step == 12
     assert_bit_equal(Outcome.of(run), Outcome.of(complete))
@@ -75,12 +75,12 @@ def test_of_two_checkpoints_the_newest_travels(late: RunFolder, tmp_path: Path):
     copy = RunFolder(shutil.copytree(late.path, tmp_path / "copy"))
     (copy.path / "checkpoint-7").mkdir()
     (copy.path / "checkpoint-7" / "state.pt").write_bytes(b"half removed")
-    assert pack(copy) == pack(late)
+    assert read_contents(copy) == read_contents(late)
 
 
 def test_a_complete_run_replaces_what_was_known_of_it(early: RunFolder, complete: Run, tmp_path: Path):
     there = RunFolder(shutil.copytree(early.path, tmp_path / complete.id))
-    lay_down(pack(RunFolder(complete.path)), there)
+    write_contents(read_contents(RunFolder(complete.path)), there)
     assert names(there) == names(RunFolder(complete.path))
     assert_bit_equal(Outcome.of(Run(there.path)), Outcome.of(complete))
 
@@ -94,7 +94,7 @@ def test_killed_between_any_two_files_the_run_goes_on(
     early: RunFolder, late: RunFolder, complete: Run, tmp_path: Path, monkeypatch, what
 ):
     """The driver dies before a file takes its place, or before an old checkpoint is gone."""
-    contents = pack({"late": late, "complete": RunFolder(complete.path)}[what])
+    contents = read_contents({"late": late, "complete": RunFolder(complete.path)}[what])
     places = 0
 
     def killing(action: Callable[..., None], number: int) -> Callable[..., None]:
@@ -116,7 +116,7 @@ def test_killed_between_any_two_files_the_run_goes_on(
             patch.setattr(folder.os, "replace", killing(folder.os.replace, number))
             patch.setattr(folder.shutil, "rmtree", killing(folder.shutil.rmtree, number))
             try:
-                lay_down(contents, there)
+                write_contents(contents, there)
                 died = False
             except Killed:
                 pass
@@ -154,6 +154,6 @@ def test_a_name_that_is_no_file_of_a_run_is_refused_and_nothing_written(tmp_path
     there.path.mkdir(parents=True)
     contents: Contents = {"config.json": b"{}", name: b"x"}
     with pytest.raises(FavoritError, match="is not the name of a file of a run") as error:
-        lay_down(contents, there)
+        write_contents(contents, there)
     assert "\n" not in str(error.value)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []

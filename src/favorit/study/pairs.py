@@ -1,4 +1,4 @@
-"""Our numbers beside the published ones."""
+"""Published numbers paired with ours."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ from favorit.training.records import had_machine_alone
 
 @dataclass(frozen=True)
 class Pair:
-    """A published number of a group of points, and ours: the mean over `runs` runs, None where no run has the
-    number.
-    """
+    """A published number of a group of points, and ours: the mean over `runs` runs, or None if no run has it."""
 
     group: str
     reference: Reference
@@ -26,7 +24,7 @@ class Pair:
 
     @property
     def difference(self) -> float | None:
-        """ours - published, the distance to a range; None for times, which come from other hardware."""
+        """ours - published (for a range the distance to it); None for times, which come from other hardware."""
         if self.ours is None or self.reference.quantity.is_time:
             return None
         return self.reference.difference(self.ours)
@@ -37,7 +35,7 @@ class Pair:
         return self.reference.ratio(self.ours) if self.ours is not None and self.reference.quantity.is_time else None
 
     def as_dict(self) -> dict[str, Any]:
-        """The same as JSON data; an open end of a range is None."""
+        """The pair as JSON data; an open end of a range is None."""
         reference, quantity = self.reference, self.reference.quantity
         low, high = reference.ends
         return {
@@ -66,10 +64,9 @@ def pairs(
     *,
     is_reduced: bool = False,
 ) -> list[Pair]:
-    """Every published number of these groups with ours; `records` are results and epochs of the complete runs of a
-    group.
+    """Every published number of these groups with ours; `records` has the results and epochs of their complete runs.
 
-    Runs of a reduced study have fewer images or epochs: what depends on these is left out of ours.
+    If the runs are reduced (fewer images or epochs), quantities that depend on images or epochs have no value of ours.
     """
     return [
         _pair(group, reference, records.get(group, ()), is_reduced)

@@ -1,0 +1,58 @@
+"""Transfer of a run folder between the driver and a node: its files as bytes by name.
+
+There need not be a shared file system. Received names are not trusted: only files of a run and of its checkpoints are
+written.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from pathlib import Path
+
+from favorit.errors import FavoritError
+from favorit.files import write_atomically
+from favorit.training.folder import RunFolder
+
+Contents = dict[str, bytes]
+
+# Excludes the lock, temporary files, and paths outside the folder.
+_NAME = re.compile(r"(?:checkpoint-(?P<step>[0-9]+)/)?(?P<file>[A-Za-z0-9_-]+\.(?:json|jsonl|safetensors|npz|pt))")
+
+
+def read_contents(folder: RunFolder) -> Contents:
+    """The files that resuming or reading the run needs: its own, and those of the newest checkpoint."""
+    folders = [folder.path, *folder.checkpoints()[-1:]]
+    files = {path.relative_to(folder.path).as_posix(): path for each in folders for path in each.iterdir()}
+    return {name: path.read_bytes() for name, path in files.items() if _NAME.fullmatch(name)}
+
+
+def write_contents(contents: Contents, folder: RunFolder) -> None:
+    """Writes received files. A kill at any moment leaves a run that can be resumed: records and weights are written
+    before the checkpoint that refers to them, a checkpoint appears as a whole, and the result comes last.
+    """
+    files: Contents = {}
+    checkpoints: dict[int, Contents] = {}
+    for name, content in contents.items():
+        if not (match := _NAME.fullmatch(name)):
+            raise FavoritError(f"{folder.path}: {name!r} is not the name of a file of a run; it was not written")
+        target = files if match["step"] is None else checkpoints.setdefault(int(match["step"]), {})
+        target[match["file"]] = content
+    result = files.pop("result.json", None)
+    for name in sorted(files, key=lambda name: (name != "config.json", name)):
+        _write(folder.path / name, files[name])
+    for step, checkpoint in sorted(checkpoints.items()):
+        folder.write_checkpoint(step, partial(_fill, checkpoint))
+    if result is not None:
+        _write(folder.path / "result.json", result)
+        if not checkpoints:  # a complete run has none
+            folder.tidy()
+
+
+def _write(path: Path, content: bytes) -> None:
+    write_atomically(path, lambda temporary: temporary.write_bytes(content))
+
+
+def _fill(files: Contents, folder: Path) -> None:
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
