@@ -182,9 +182,9 @@ def test_duplicate_row_is_one_line_and_other_tables_are_read():
     [
         (
             lambda content: content.replace("vit,95.0,99.2,", "vit,95.0,high,"),
-            ", row 1: final_acc_low='high' is no number",
+            ", row 1: final_acc_low='high' is not a number",
         ),
-        (lambda content: content.replace("50-60", "50-60,7,8", 1), ", row 1: 13 cells, where there are 11 columns"),
+        (lambda content: content.replace("50-60", "50-60,7,8", 1), ", row 1: 13 cells, but 11 columns"),
         (lambda content: content.replace("initial_acc", "first_acc"), ": no column initial_acc"),
     ],
 )

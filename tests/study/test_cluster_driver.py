@@ -322,7 +322,9 @@ def test_threads_are_a_whole_number(tmp_path: Path, cpus):
 
 @pytest.mark.parametrize("gpus", [-1, 1.5])
 def test_gpus_are_whole_or_a_part_of_one(tmp_path: Path, gpus):
-    with pytest.raises(FavoritError, match=rf"gpus={gpus} is not valid: a whole number, or a part of one such as 0\.5"):
+    with pytest.raises(
+        FavoritError, match=rf"gpus={gpus} is not valid: write an integer, or a fraction below 1 such as 0\.5"
+    ):
         list(driver.cluster([], tmp_path, address="there", gpus=gpus))
 
 

@@ -90,7 +90,7 @@ def test_status_shows_flags_of_runs_that_differ(tmp_path: Path, status: Command)
     write(tmp_path, ids["data=mnist layout=all_standard"], 0.98, flags=["augmented-test", "watched"])
     said = status()
     assert line(said, "data=mnist layout=all_standard ").endswith("augmented-test watched")
-    assert "watched: the test set was evaluated after each epoch; it chose nothing (1 of 2 runs)" in said
+    assert "watched: the test set was evaluated after each epoch, but not used for selection (1 of 2 runs)" in said
 
 
 def test_best_test_epoch_is_a_column_of_its_own_only_for_watched_runs(tmp_path: Path, status: Command):
@@ -200,4 +200,4 @@ def test_duplicate_published_row_is_one_line_and_the_rest_is_shown(
 
 def test_study_without_published_numbers_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     app(["status", "quickstart", "--out", str(tmp_path), "--published"], standalone_mode=False)
-    assert capsys.readouterr().out == "study quickstart: no published number belongs to these points\n"
+    assert capsys.readouterr().out == "study quickstart: no published numbers for these points\n"

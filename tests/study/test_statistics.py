@@ -48,7 +48,7 @@ def test_one_value_has_no_interval():
 
 
 def test_no_value_is_an_error():
-    with pytest.raises(FavoritError, match="nothing to aggregate"):
+    with pytest.raises(FavoritError, match="no values to aggregate"):
         aggregate([])
 
 
@@ -376,7 +376,7 @@ def test_the_command_shows_published_accuracies_of_runs_of_a_built_in_study(tmp_
     out = compare_command(capsys, a.path, b.path)
     assert "74.27%" in out
     assert "published difference: +1.31 points (hybrids rows 43 and 90, section 6, Table 2; Bennouna" in out
-    assert "is not the published recipe: train.epochs 5 instead of 50" in out
+    assert "differs from the published recipe: train.epochs 5 instead of 50" in out
     told = json.loads(compare_command(capsys, a.path, b.path, "--json"))
     assert told["published_a"]["values"] == [
         {"table": "hybrids", "row": 43, "value": 74.27, "place": "section 6, Table 2"}

@@ -118,7 +118,7 @@ def test_only_is_part_of_a_name_or_a_pattern():
     assert names(points, options=Options(only="m=64")) == ["layout=relu(m=64)"]
     assert names(points, options=Options(only="*relu*")) == ["layout=relu(m=16)", "layout=relu(m=64)"]
     assert names(points, options=Options(only="layout=s*x")) == ["layout=softmax"]
-    with pytest.raises(FavoritError, match="no point matches 'gelu'; its points are named like 'layout=softmax'"):
+    with pytest.raises(FavoritError, match="no point matches 'gelu'; a point is named, for example, 'layout=softmax'"):
         names(points, options=Options(only="gelu"))
 
 
@@ -133,7 +133,7 @@ def test_names_do_not_depend_on_what_is_asked_for():
         (lambda: study(Points({"seed": 1}, {"seed": 1})), "study mine: points 1 and 2 are the same: seed=1"),
         (lambda: study(Points({"train.epochs": 2}, {})), "study mine: points 1 and 2 are the same"),
         (lambda: study(Points()), "study mine has no points"),
-        (lambda: study([{}]), "points are made with product, zip or Points, not list"),
+        (lambda: study([{}]), "points must be Points (from product, zip or Points), not list"),
         (
             lambda: study(product(), {"model.layot": 1}),
             "unknown field of a run 'model.layot': did you mean 'model.layout'",

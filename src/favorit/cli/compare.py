@@ -20,10 +20,10 @@ def compare(
     b: Annotated[str, typer.Argument(help=FOLDERS, metavar="B")],
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
 ) -> None:
-    """Compare two variants image by image: accuracies, their difference with its 95 % interval, McNemar's test, and
-    what else differs.
+    """Compare two variants image by image: accuracies, their difference with a 95 % interval, McNemar's test, and
+    confounders.
 
-    Runs with the model and data of a point of a built-in study are shown beside its published accuracy.
+    Runs that match a point of a built-in study are shown with its published accuracy.
 
     Examples: [bold]favorit compare runs/0123456789abcdef runs/fedcba9876543210[/bold],
     [bold]favorit compare runs/A0,runs/A1,runs/A2 runs/B0,runs/B1,runs/B2[/bold]
@@ -37,29 +37,27 @@ def compare(
         return
     console = open_console()
     sides = [(found.a, found.accuracy_a, found.published_a), (found.b, found.accuracy_b, found.published_b)]
-    more: dict[str, list[str]] = {}
-    if any(beside.references for _, _, beside in sides):
-        more["published"] = [
-            ", ".join(f"{reference.text}%" for reference in beside.references) for _, _, beside in sides
+    columns: dict[str, list[str]] = {}
+    if any(published.references for _, _, published in sides):
+        columns["published"] = [
+            ", ".join(f"{reference.text}%" for reference in published.references) for _, _, published in sides
         ]
-        more["ours - published"] = [
-            ", ".join(f"{reference.difference(100 * accuracy.mean):+.2f}" for reference in beside.references)
-            for _, accuracy, beside in sides
+        columns["ours - published"] = [
+            ", ".join(f"{reference.difference(100 * accuracy.mean):+.2f}" for reference in published.references)
+            for _, accuracy, published in sides
         ]
     if found.flags_a or found.flags_b:
-        more["flags"] = [" ".join(flags) for flags in (found.flags_a, found.flags_b)]
-    table = open_table(variant="left", runs="right", test="right", interval="left", **dict.fromkeys(more, "left"))
+        columns["flags"] = [" ".join(flags) for flags in (found.flags_a, found.flags_b)]
+    table = open_table(variant="left", runs="right", test="right", interval="left", **dict.fromkeys(columns, "left"))
     for number, (name, accuracy, _) in enumerate(sides):
-        values = [column[number] for column in more.values()]
+        values = [column[number] for column in columns.values()]
         table.add_row(name, str(accuracy.n), f"{accuracy.mean:.2%}", _interval(accuracy), *values)
     console.print(table, markup=False)
     console.print(found.sentence, markup=False, soft_wrap=True)
     if found.p is not None:
         console.print(f"McNemar: p {f'= {found.p:.3g}' if found.p else '< 1e-300'}", soft_wrap=True)
     if min(found.accuracy_a.n, found.accuracy_b.n) == 1:
-        console.print(
-            "one run of a variant: the interval is over images and says nothing of other seeds", soft_wrap=True
-        )
+        console.print("only one run of a variant: the interval covers images, not other seeds", soft_wrap=True)
     if found.confounded:
         console.print(f"confounded by {'; '.join(found.confounded)}", markup=False, soft_wrap=True)
     for line in _published_lines(found, sides):
@@ -67,20 +65,20 @@ def compare(
 
 
 def _published_lines(found: Comparison, sides: list[tuple[str, Interval, PublishedAccuracy]]) -> list[str]:
-    """The published difference, and what a reader must know of the published accuracies."""
+    """The published difference, and remarks on the published accuracies."""
     lines = []
     for a, b, low, high in found.published_differences:
         points = f"{low:+.2f}" if low == high else f"{low:+.2f} to {high:+.2f}"
         lines.append(
             f"published difference: {points} points ({a.table} rows {a.row} and {b.row}, {a.place}; {a.source})"
         )
-    for name, _, beside in sides:
-        if beside.problem:
-            lines.append(f"published numbers are not shown: {beside.problem}")
-        elif beside.name and not beside.references:
-            lines.append(f"{name}: no published accuracy is shown, several points match: {beside.name}")
-        elif beside.differs:
-            lines.append(f"{name} is not the published recipe: {', '.join(beside.differs)}")
+    for name, _, published in sides:
+        if published.problem:
+            lines.append(f"published numbers are not shown: {published.problem}")
+        elif published.name and not published.references:
+            lines.append(f"{name}: no published accuracy is shown because several points match: {published.name}")
+        elif published.differs:
+            lines.append(f"{name} differs from the published recipe: {', '.join(published.differs)}")
     return list(dict.fromkeys(lines))
 
 
@@ -89,12 +87,12 @@ def _as_json(found: Comparison) -> dict[str, object]:
         {"table": a.table, "rows": [a.row, b.row], "low": low, "high": high}
         for a, b, low, high in found.published_differences
     ]
-    beside = {
+    published = {
         "published_a": found.published_a.as_dict(),
         "published_b": found.published_b.as_dict(),
         "published_differences": differences,
     }
-    return {**asdict(found), **beside, "sentence": found.sentence}
+    return {**asdict(found), **published, "sentence": found.sentence}
 
 
 def _folders(text: str) -> list[str]:
@@ -102,7 +100,7 @@ def _folders(text: str) -> list[str]:
 
 
 def _interval(accuracy: Interval) -> str:
-    """An accuracy lies between 0 and 1, whatever a symmetric interval of few seeds says."""
+    """The interval, clipped to [0, 1]: a symmetric interval of few seeds may exceed it."""
     return (
         ""
         if accuracy.low is None or accuracy.high is None

@@ -1,4 +1,4 @@
-"""`favorit study status NAME --published`: every published number of a study beside ours."""
+"""`favorit study status NAME --published`: every published number of a study next to ours."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from favorit.study.references import Unmatched
 
 TITLES = ("quantity", "published", "ours", "diff", "ratio", "runs", "hardware", "flags", "place")
-# What a narrow screen has no room for, the least needed first.
+# Columns that a narrow terminal hides, from the first to the last.
 OPTIONAL = ("hardware", "place", "flags", "runs")
 
 
 def published_table(study: Study, options: Options, pairs: Sequence[Pair], unmatched: Sequence[Unmatched]) -> None:
-    """The numbers by point, then sources, hardware and flags explained once, then the rows that no point matches."""
+    """The numbers by point; then sources, hardware and the meaning of flags; then the rows that match no point."""
     if pairs:
         write_columns(
             TITLES,
@@ -35,7 +35,7 @@ def published_table(study: Study, options: Options, pairs: Sequence[Pair], unmat
         typer.echo()
         _sources([pair.reference for pair in pairs])
     else:
-        typer.echo(f"study {study.name}: no published number belongs to these points")
+        typer.echo(f"study {study.name}: no published numbers for these points")
     groups = list(dict.fromkeys(pair.group for pair in pairs))
     explain_scale(study, options, groups)
     notes(study, groups)
@@ -45,7 +45,7 @@ def published_table(study: Study, options: Options, pairs: Sequence[Pair], unmat
 
 
 def as_json(pairs: Sequence[Pair], unmatched: Sequence[Unmatched]) -> dict[str, Any]:
-    """The same as JSON data."""
+    """`published_table` as JSON data."""
     missing = [{"table": each.table, "row": each.row, "reason": each.reason} for each in unmatched]
     return {"published": [pair.as_dict() for pair in pairs], "unmatched": missing}
 
@@ -75,6 +75,4 @@ def _sources(references: Sequence[Reference]) -> None:
     for table, row, note in dict.fromkeys((each.table, each.row, each.note) for each in references if each.note):
         typer.echo(f"{table} row {row}: {note}")
     if any(each.quantity.is_time for each in references):
-        typer.echo(
-            "times of ours: only runs that had the machine to themselves; as a ratio, because the hardware differs"
-        )
+        typer.echo("times: only runs that did not share the machine; shown as a ratio, because the hardware differs")

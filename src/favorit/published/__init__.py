@@ -1,8 +1,8 @@
-"""Published numbers of the five reports, each with its source, place, hardware and flags.
+"""The published numbers of the five reports, each with its source, place, hardware and flags.
 
 table = published.read("hybrids")
-table.rows[0]                 the cells of the first row by column
-table.references(1)           its numbers as quantities that a run of ours can be compared with
+table.rows[0]             the cells of the first row by column
+table.references(1)       its numbers, as quantities that a run can be compared with
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Value = float | tuple[float, float]  # a number, or the low and the high end of 
 
 @dataclass(frozen=True)
 class Reference:
-    """One published number: `row` counts the rows of `table` from 1; `note` is what the table remarks on that row."""
+    """One published number. `row` is the number of its row in `table`, from 1; `note` is the table's remark on it."""
 
     table: str
     row: int
@@ -41,7 +41,7 @@ class Reference:
 
     @property
     def ends(self) -> tuple[float, float]:
-        """The low and the high end; of a single number both are that number."""
+        """The low and the high end of the value; equal for a single number."""
         return self.value if isinstance(self.value, tuple) else (self.value, self.value)
 
     @property
@@ -58,15 +58,15 @@ class Reference:
         return ours - min(max(ours, low), high)
 
     def ratio(self, ours: float) -> float:
-        """ours / published; to the nearest end of a range, 1 inside it."""
+        """ours / published; for a range, the ratio to its nearest end, and 1 inside it."""
         low, high = self.ends
         return ours / min(max(ours, low), high)
 
 
 @dataclass(frozen=True)
 class Table:
-    """`rows` by column: numbers as float, empty cells as None. `flags` are those of the table, without those of single
-    rows.
+    """A published table: `rows` by column, with numbers as float and empty cells as None. `flags` are those that apply
+    to all rows.
     """
 
     name: str
@@ -76,7 +76,7 @@ class Table:
     flags: tuple[str, ...]
 
     def references(self, number: int) -> list[Reference]:
-        """The numbers of a row, counted from 1, in the order of the table's quantities; empty cells are left out."""
+        """The numbers of row `number` (from 1) in the order of the table's quantities; empty cells are left out."""
         row, about = self.rows[number - 1], ABOUT[self.name]
         own = tuple(str(row.get("flags") or "").split())
         found = []
@@ -92,10 +92,10 @@ class Table:
         return found
 
     def _scores(self, about: About, number: int) -> list[Quantity]:
-        """Scores of the class that a row names: the rows are in the order of the labels, then `overall`."""
+        """The scores of the class in the row. The rows are in the order of the labels, and the last is `overall`."""
         name = str(self.rows[number - 1][about.key[0]])
-        label, of = (None, "mean over classes") if name == "overall" else (number - 1, name)
-        return [Quantity(f"{score}, {of}", "%", (score,), class_score(score, label)) for score in about.scores]
+        label, title = (None, "mean over classes") if name == "overall" else (number - 1, name)
+        return [Quantity(f"{score}, {title}", "%", (score,), class_score(score, label)) for score in about.scores]
 
     def _value(self, number: int, columns: tuple[str, ...]) -> Value | None:
         cells = [self.rows[number - 1][column] for column in columns]
@@ -113,7 +113,7 @@ class Table:
         if low := re.fullmatch(r">([\d.]+)", str(cell)):
             return float(low[1]), math.inf
         raise FavoritError(
-            f"published table {self.name}, row {number}: {column}={cell!r} is no number: write 12.5, 50-60 or >50"
+            f"published table {self.name}, row {number}: {column}={cell!r} is not a number: write 12.5, 50-60 or >50"
         )
 
 
@@ -126,7 +126,7 @@ def read(name: str) -> Table:
 
 
 def parse(name: str, text: str) -> Table:
-    """The published table `name` from the text of its CSV file; a row that repeats the key of another is an error."""
+    """The published table `name` from the text of its CSV file. Two rows with the same key are an error."""
     about = ABOUT[name]
     columns, *lines = csv.reader(text.splitlines())
     if absent := [column for column in _columns(about) if column not in columns]:
@@ -135,17 +135,15 @@ def parse(name: str, text: str) -> Table:
     seen: dict[tuple[str | float | None, ...], int] = {}
     for number, cells in enumerate(lines, 1):
         if len(cells) != len(columns):
-            raise FavoritError(
-                f"published table {name}, row {number}: {len(cells)} cells, where there are {len(columns)} columns"
-            )
+            raise FavoritError(f"published table {name}, row {number}: {len(cells)} cells, but {len(columns)} columns")
         row = dict(zip(columns, map(_cell, cells), strict=True))
         key = tuple(row[column] for column in about.key)
         if (first := seen.setdefault(key, number)) != number:
             what = " ".join(f"{column}={row[column]}" for column in about.key if row[column] is not None)
             raise FavoritError(f"published table {name}: rows {first} and {number} are both {what}: remove one")
         rows.append(row)
-    whole = tuple(rule.text for rule in about.flags if not rule.columns and not rule.where)
-    return Table(name, tuple(rows), about.source, about.hardware, whole)
+    flags = tuple(rule.text for rule in about.flags if not rule.columns and not rule.where)
+    return Table(name, tuple(rows), about.source, about.hardware, flags)
 
 
 def _columns(about: About) -> list[str]:

@@ -1,8 +1,8 @@
-"""What a published number is, and the same number of a run of ours.
+"""Quantities that reports publish, and how each is computed from a run.
 
-`ours` of a quantity is a pure function of a run's result (result.json) and of its epochs (the records of epochs.jsonl).
-It is None where the run did not record what it needs: older results lack some keys, and only watched runs have test
-accuracies for each epoch.
+`ours` of a quantity is a pure function of a run's result (result.json) and its epochs (the records of epochs.jsonl). It
+returns None if the run did not record what it needs: older results lack some keys, and only runs with train.watch=test
+have a test accuracy for each epoch.
 """
 
 from __future__ import annotations
@@ -22,11 +22,10 @@ CONVERGED = 0.01  # one point of accuracy
 
 @dataclass(frozen=True)
 class Quantity:
-    """A number of a published row: its name, its unit, and the columns that hold it: one, or those of its low and its
-    high end.
+    """A number of a published row: its name, its unit, and its column, or the columns of its low and its high end.
 
-    `is_headline` marks the accuracy that short tables show; `is_time` what depends on the hardware; `is_of_budget` what
-    depends on the number of images and epochs, so that a run of a reduced study has no such number.
+    `is_headline` marks the accuracy that short tables show, `is_time` a number that depends on the hardware, and
+    `is_of_budget` one that depends on the number of images and epochs, which reduced runs do not have.
     """
 
     name: str
@@ -39,7 +38,7 @@ class Quantity:
 
 
 def at(path: str, scale: float = 1.0) -> Ours:
-    """scale x the number at a dotted path of the result, such as `test.accuracy` or `inference_seconds_per_batch.0`."""
+    """scale x the value at a dotted path of the result, such as `test.accuracy` or `inference_seconds_per_batch.0`."""
 
     def ours(result: Result, epochs: Epochs) -> float | None:
         found: Any = result
@@ -59,16 +58,16 @@ def _item(value: Any, part: str) -> Any:
 
 
 def initial_accuracy(result: Result, epochs: Epochs) -> float | None:
-    """Test accuracy after the first epoch, in %; None unless the run is watched."""
+    """Test accuracy after the first epoch, in %; only with train.watch=test."""
     accuracies = _test_accuracies(epochs)
     return 100 * accuracies[0] if accuracies else None
 
 
 def convergence_epochs(result: Result, epochs: Epochs) -> float | None:
-    """The first epoch, counted from 1, whose test accuracy is within one point of the last epoch's; None unless the run
-    is watched.
+    """The first epoch, counted from 1, whose test accuracy is within one point of the last epoch's; only with
+    train.watch=test.
 
-    The report says "stabilises" and gives no rule: this one is ours.
+    The report says "stabilises" without a definition: this one is ours.
     """
     accuracies = _test_accuracies(epochs)
     if not accuracies:
@@ -79,7 +78,7 @@ def convergence_epochs(result: Result, epochs: Epochs) -> float | None:
 
 
 def _test_accuracies(epochs: Epochs) -> list[float]:
-    """One for each epoch, or none at all."""
+    """The test accuracy of each epoch, or an empty list if any is missing."""
     accuracies = [accuracy for record in epochs if (accuracy := record.get("test_accuracy")) is not None]
     return accuracies if len(accuracies) == len(epochs) else []
 
@@ -102,7 +101,7 @@ def step_milliseconds(result: Result, epochs: Epochs) -> float | None:
 
 
 def batch_milliseconds(batch: int) -> Ours:
-    """Mean inference time of a batch of that size; None for a run that was timed at another size."""
+    """Mean inference time of a batch of this size; None for a run that was timed at another size."""
 
     def ours(result: Result, epochs: Epochs) -> float | None:
         return (
@@ -113,7 +112,7 @@ def batch_milliseconds(batch: int) -> Ours:
 
 
 def class_score(score: str, label: int | None) -> Ours:
-    """100 x precision, recall or f1 of a class; the mean over classes for the label None."""
+    """100 x precision, recall or f1 of a class, or its mean over classes for the label None."""
 
     def ours(result: Result, epochs: Epochs) -> float | None:
         scores = result.get("test", {}).get(score)

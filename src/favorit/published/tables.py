@@ -1,5 +1,6 @@
-"""What each published table is: its report, place, hardware, flags, key and quantities. The numbers are in the CSV
-files.
+"""The description of each published table: report, place, hardware, flags, key and quantities.
+
+The numbers are in the CSV files.
 """
 
 from __future__ import annotations
@@ -21,29 +22,30 @@ from favorit.published.quantities import (
     step_milliseconds,
 )
 
-# What a short flag of a published number, or of a run of ours, means.
+# The meaning of each flag of a published number or of a run.
 FLAGS = {
     "augmented-test": "test images are augmented like training images",
-    "called-validation": "the report calls it validation accuracy; we take it as test accuracy",
+    "called-validation": "the report calls it validation accuracy; we treat it as test accuracy",
     "last-epoch": "accuracy of the last epoch",
     "mixed-precision": "trained in mixed precision",
     "naive-softmax": "softmax is the naive form, not a fused kernel",
     "one-token": "the model has one token: attention has nothing to attend to",
-    "performer-pytorch": "Performer layers of performer-pytorch",
-    "range-of-all": "one range for all models of the data set",
-    "read-off": "rounded, from curves of the test set over all epochs or from the text",
-    "test-selected": "the epoch with the best test accuracy: the test set chose it",
-    "test-subset": "tested on part of the test images",
+    "performer-pytorch": "the Performer layers come from the package performer-pytorch",
+    "range-of-all": "the report gives one range for all models of the data set",
+    "read-off": "rounded, read from test curves over all epochs or from the text",
+    "test-selected": "accuracy of the epoch with the best test accuracy",
+    "test-subset": "tested on a part of the test images",
     "test-tuned": "hyperparameters were tuned on the test set",
-    "text-differs": "by the report's code; its text says that test images are not augmented and that the best test accuracy is given",
+    "text-differs": "follows the report's code; its text says that test images are not augmented and that it reports "
+    "the best test accuracy",
     "two-frameworks": "the Performers ran in another framework than the Transformer and the Linformer",
-    "watched": "the test set was evaluated after each epoch; it chose nothing",
+    "watched": "the test set was evaluated after each epoch, but not used for selection",
 }
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A text that applies to the rows with the values of `where`, and to the named columns; to all where empty."""
+    """A text that applies to the rows that match `where` and to the named columns; empty means all."""
 
     text: str
     columns: tuple[str, ...] = ()
@@ -57,10 +59,10 @@ class Rule:
 
 @dataclass(frozen=True)
 class About:
-    """`source` is authors, title and date; the first of `places` that holds is where a number stands in the report.
+    """A published table: `source` is authors, title and date; the first matching rule of `places` locates a number in
+    the report.
 
-    No two rows have the same values in the columns of `key`. `scores` are columns that hold a score of the class that
-    the row names.
+    The columns of `key` identify a row. The columns `scores` hold scores of the class in the row.
     """
 
     source: str

@@ -62,9 +62,7 @@ class Message:
 
 
 def work(task: Task, contents: Contents, order: Order) -> Iterator[Message]:
-    """Trains a task to its end, starting from the files in `contents`. Every error becomes a message, unless the process
-    or node dies.
-    """
+    """Trains a task to its end, starting from the files in `contents`. Sends every error as a message."""
     import ray
 
     node = ray.get_runtime_context().get_node_id()

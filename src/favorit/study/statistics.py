@@ -1,6 +1,6 @@
-"""What numbers of several seeds and of two variants say, and what they do not.
+"""Statistics over seeds, and comparisons of two variants on the same test images.
 
-Accuracies are shares of 1; `correct` is an array of truth values, (images) or (seeds, images), the images in the same
+Accuracies lie in [0, 1]. `correct` is a Boolean array of shape (images) or (seeds, images), with the images in the same
 order everywhere.
 """
 
@@ -23,14 +23,12 @@ if TYPE_CHECKING:
     from favorit.training import Run
 
 CONFIDENCE = 0.95
-SIMILAR = 0.1  # parameters that differ by more are a difference of their own
+SIMILAR = 0.1  # a larger relative difference in parameters is a confounder
 
 
 @dataclass(frozen=True)
 class Interval:
-    """The mean of n values, their sample standard deviation, and the 95 % interval of the mean; one value has
-    neither.
-    """
+    """The mean of n values, their sample standard deviation and the 95 % interval of the mean (None for n = 1)."""
 
     mean: float
     deviation: float | None
@@ -51,7 +49,7 @@ class Difference:
 def aggregate(values: Sequence[float]) -> Interval:
     """mean +- t(n - 1) s / sqrt(n), with t the 97.5 % point of Student's distribution."""
     if not len(values):
-        raise FavoritError("there is nothing to aggregate: give the value of at least one run")
+        raise FavoritError("no values to aggregate: give the value of at least one run")
     n, mean = len(values), fmean(values)
     if n == 1:
         return Interval(mean, None, None, None, 1)
@@ -67,13 +65,11 @@ def _student(freedom: int) -> float:
 
 
 def paired_bootstrap(correct_a: Any, correct_b: Any, *, draws: int = 10_000, seed: int = 0) -> Difference:
-    """The difference in accuracy on the same images, and the 2.5 % and 97.5 % points of what it is on images (and
-    seeds) drawn anew.
+    """The difference in accuracy on the same images, with a 95 % bootstrap interval over images and seeds.
 
-    Images are drawn with replacement, the same for both. Of S > 1 seeds of a variant S - 1 are drawn: a mean of those
-    varies as much as a mean of S seeds does. One seed cannot say how much another would change: the interval is then
-    that of these very weights. Images with the same outcomes in all runs are interchangeable, so that only how many of
-    each sort are drawn is drawn.
+    Each draw resamples images with replacement, the same ones for both variants. Of S > 1 seeds it resamples S - 1:
+    their mean varies as much as the mean of S seeds. With one seed the interval holds for these weights only, not for
+    other seeds. Images with equal outcomes in all runs are interchangeable, so only their counts are drawn.
     """
     a, b = _runs_by_images(correct_a), _runs_by_images(correct_b)
     images = a.shape[1]
@@ -82,64 +78,66 @@ def paired_bootstrap(correct_a: Any, correct_b: Any, *, draws: int = 10_000, see
             f"the variants have {images} and {b.shape[1]} images: a paired comparison needs the same ones"
         )
     generator = np.random.default_rng(seed)
-    sorts, counts = np.unique(np.concatenate([a, b]), axis=1, return_counts=True)
-    found = []
-    for part in np.array_split(
-        np.empty(draws), max(1, draws * len(counts) // 10**7)
-    ):  # no more than some 100 MB at once
-        drawn = generator.multinomial(images, counts / images, len(part))
-        share_a, share_b = _seed_weights(len(a), len(part), generator), _seed_weights(len(b), len(part), generator)
-        found.append(((share_a @ sorts[: len(a)] - share_b @ sorts[len(a) :]) * drawn).sum(1) / images)
-    low, high = np.quantile(np.concatenate(found), [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    outcomes, counts = np.unique(np.concatenate([a, b]), axis=1, return_counts=True)
+    differences = []
+    chunks = max(1, draws * len(counts) // 10**7)  # at most about 100 MB per chunk
+    for chunk in np.array_split(np.empty(draws), chunks):
+        drawn = generator.multinomial(images, counts / images, len(chunk))
+        weights_a = _seed_weights(len(a), len(chunk), generator)
+        weights_b = _seed_weights(len(b), len(chunk), generator)
+        per_outcome = weights_a @ outcomes[: len(a)] - weights_b @ outcomes[len(a) :]
+        differences.append((per_outcome * drawn).sum(1) / images)
+    low, high = np.quantile(np.concatenate(differences), [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     return Difference(float(a.mean() - b.mean()), float(low), float(high))
 
 
 def _runs_by_images(correct: Any) -> np.ndarray:
     array = np.atleast_2d(np.asarray(correct, dtype=bool))
     if array.ndim != 2:
-        raise FavoritError(f"correct has the shape {array.shape}: (images) or (seeds, images)")
+        raise FavoritError(f"correct has shape {array.shape}, not (images) or (seeds, images)")
     return array
 
 
 def _seed_weights(seeds: int, draws: int, generator: np.random.Generator) -> np.ndarray:
-    """(draws, seeds): the share of each seed in each draw."""
+    """The weight of each seed in each draw, of shape (draws, seeds)."""
     if seeds == 1:
         return np.ones((draws, 1))
     return generator.multinomial(seeds - 1, np.full(seeds, 1 / seeds), draws) / (seeds - 1)
 
 
 def mcnemar(correct_a: Any, correct_b: Any) -> float:
-    """p of the images that only one of two runs gets right being split as unevenly, or more, by a fair coin: exact for
-    any number.
+    """The p-value of McNemar's exact test: the probability that a fair coin splits the images that only one run gets
+    right at least as unevenly.
     """
     from scipy.special import bdtr
 
     a, b = np.asarray(correct_a, dtype=bool), np.asarray(correct_b, dtype=bool)
     if a.ndim != 1 or a.shape != b.shape:
         raise FavoritError(
-            f"McNemar's test takes one run of each variant on the same images, not {a.shape} and {b.shape}"
+            f"McNemar's test needs one run of each variant on the same images, not shapes {a.shape} and {b.shape}"
         )
     only_a, only_b = int((a & ~b).sum()), int((b & ~a).sum())
     return min(1.0, 2 * float(bdtr(min(only_a, only_b), only_a + only_b, 0.5)))
 
 
 def confounded(run_a: Run, run_b: Run) -> list[str]:
-    """What differs between two runs beyond their mixers: stem, tokens, parameters by more than 10 %, recipe, data.
-    Empty: a fair pair.
+    """The confounders of two runs: differences in stem, tokens, parameters (by more than 10 %), recipe or data. Empty
+    for a fair comparison.
     """
     a, b = run_a.config, run_b.config
-    found = _against("stem", _stem(a), _stem(b)) + _against("tokens", _tokens(a), _tokens(b))
-    few, many = sorted((run_a.result["parameters"], run_b.result["parameters"]))
-    if many > (1 + SIMILAR) * few:
-        found += _against("parameters", f"{run_a.result['parameters']:,}", f"{run_b.result['parameters']:,}")
+    found = _difference("stem", _stem(a), _stem(b)) + _difference("tokens", _tokens(a), _tokens(b))
+    fewer, more = sorted((run_a.result["parameters"], run_b.result["parameters"]))
+    if more > (1 + SIMILAR) * fewer:
+        found += _difference("parameters", f"{run_a.result['parameters']:,}", f"{run_b.result['parameters']:,}")
     for section in ("train", "data"):
-        written_a, written_b = _written(a, section), _written(b, section)
-        for name in written_a:
-            found += _against(f"{section}.{name}", written_a[name], written_b[name])
+        fields_a = _canonical_fields(a, section)
+        fields_b = _canonical_fields(b, section)
+        for name in fields_a:
+            found += _difference(f"{section}.{name}", fields_a[name], fields_b[name])
     return found
 
 
-def _against(what: str, a: Any, b: Any) -> list[str]:
+def _difference(what: str, a: Any, b: Any) -> list[str]:
     return [] if a == b else [f"{what} {a} against {b}"]
 
 
@@ -150,7 +148,7 @@ def _stem(config: RunConfig) -> str:
 
 
 def _tokens(config: RunConfig) -> int:
-    """Tokens of the grid. The stem is built without memory: its weights do not matter."""
+    """The number of tokens of the grid. The stem is built on the meta device: its weights are not needed."""
     import torch
 
     from favorit.model import STEMS
@@ -161,8 +159,8 @@ def _tokens(config: RunConfig) -> int:
     return int(np.prod(stem.grid(model.image_size)))
 
 
-def _written(config: RunConfig, section: str) -> dict[str, str]:
-    """The fields of a section as text, optimiser and schedule in one form."""
+def _canonical_fields(config: RunConfig, section: str) -> dict[str, str]:
+    """The fields of a section as text, with optimiser and schedule in canonical form."""
     from favorit.training.optim import OPTIMIZERS, SCHEDULES
 
     found = {
@@ -177,7 +175,7 @@ def _written(config: RunConfig, section: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Variant:
-    """The finished runs of one variant (its seeds) on one test set."""
+    """The complete runs (seeds) of one variant on one test set."""
 
     name: str
     runs: tuple[Run, ...]
@@ -190,16 +188,16 @@ class Variant:
 
     @property
     def flags(self) -> list[str]:
-        """What a reader must know of these runs: their flags, and the scale if they are of a reduced study."""
+        """The flags of the runs, and their scale if it is reduced."""
         scales = [f"scale {run.config.scale}" for run in self.runs if run.config.scale is not None]
         return list(dict.fromkeys([*scales, *(flag for run in self.runs for flag in run.result.get("flags", []))]))
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two variants on the same test images. `p` is McNemar's, for one run of each; `confounded` says what else differs.
+    """Two variants on the same test images. `p` is McNemar's, for one run of each; `confounded` lists confounders.
 
-    `published_a` and `published_b` are the published accuracies of runs that belong to a built-in study.
+    `published_a` and `published_b` are the published accuracies of runs that match a built-in study.
     """
 
     a: str
@@ -217,37 +215,37 @@ class Comparison:
 
     @property
     def published_differences(self) -> list[tuple[Reference, Reference, float, float]]:
-        """(a, b, low, high) for each pair of published accuracies of one table: published a - published b lies from low
-        to high.
-        """
+        """(a, b, low, high) for each pair of published accuracies of one table, with low <= a - b <= high."""
         pairs = [(a, b) for a in self.published_a.references for b in self.published_b.references if a.table == b.table]
         return [(a, b, a.ends[0] - b.ends[1], a.ends[1] - b.ends[0]) for a, b in pairs]
 
     @property
     def sentence(self) -> str:
-        """What it comes to, in words."""
+        """The conclusion as a sentence."""
         found = self.difference
-        told = "distinguishable" if found.low > 0 or found.high < 0 else "not distinguishable"
+        side = "below" if found.mean < 0 else "above"
+        verdict = "distinguishable" if found.low > 0 or found.high < 0 else "not distinguishable"
         return (
-            f"{self.a} is {abs(100 * found.mean):.1f} points {'below' if found.mean < 0 else 'above'} {self.b} on the same "
-            f"{self.images:,} images (95 % interval {100 * found.low:.1f} to {100 * found.high:.1f}): {told}"
+            f"{self.a} is {abs(100 * found.mean):.1f} points {side} {self.b} on the same {self.images:,} images "
+            f"(95 % interval {100 * found.low:.1f} to {100 * found.high:.1f}): {verdict}"
         )
 
 
 def read_variant(folders: Sequence[str | Path]) -> Variant:
-    """The runs in these folders or packed files, which may differ in seed and fold alone, with what each predicted."""
+    """The runs in these folders or packed files, with their predictions. They may differ only in seed and fold."""
     from favorit.training import Run
     from favorit.training.find import open_run
 
     if not folders:
-        raise FavoritError("a variant is one run folder or several: none is given")
+        raise FavoritError("a variant needs at least one run folder: none is given")
     runs = tuple(Run(Path(folder)) for folder in folders)
     predictions = [run.predictions for run in runs]
     first, digest = runs[0], predictions[0].labels_digest
     for run, own in zip(runs, predictions, strict=True):
         if _variant_of(run) != _variant_of(first):
             raise FavoritError(
-                f"{run.path} and {first.path} are not seeds of one variant: their configurations differ in more than the seed"
+                f"{run.path} and {first.path} are not seeds of one variant: their configurations differ in more "
+                "than the seed"
             )
         if own.labels_digest != digest:
             raise FavoritError(f"{run.path} and {first.path} were tested on different images: their labels differ")
@@ -261,7 +259,7 @@ def _variant_of(run: Run) -> RunConfig:
 
 
 def compare(a: Sequence[str | Path], b: Sequence[str | Path], *, draws: int = 10_000, seed: int = 0) -> Comparison:
-    """Two variants, each the folders of its seeds, compared image by image."""
+    """Compares two variants, each given as the folders of its seeds, image by image."""
     first, second = read_variant(a), read_variant(b)
     if first.labels_digest != second.labels_digest:
         raise FavoritError(

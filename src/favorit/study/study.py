@@ -1,4 +1,4 @@
-"""A study: a question, and the points that answer it."""
+"""A study: a question and the points (configurations) that answer it."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from favorit.study.source import Source
 PROTOCOLS = ("published", "sound")
 FULL = "published"  # the scale of a study that is not reduced
 
-# Runs that differ in these alone repeat each other: they are named last and reported together.
+# Runs that differ only in these fields are repetitions. The fields come last in names, and tables show the mean.
 REPEATS = ("seed", "data.fold")
 
 
 @dataclass(frozen=True)
 class Options:
-    """How a study is run: by which protocol, with how many epochs and images, which seeds and points, at which scale.
+    """How a study is run: protocol, epochs, images, seeds, points and scale.
 
     `subset` is the number of training images and of test images. `only` is a part of a point's name, a pattern with *
-    and ?, or several of them: a point is kept if one matches.
+    and ?, or a tuple of these: points that match none of them are left out.
     """
 
     protocol: str = "published"
@@ -51,12 +51,12 @@ class Options:
 
     @property
     def is_reduced(self) -> bool:
-        """True if the runs have fewer images or epochs than the study says."""
+        """True if the runs have fewer images or epochs than the published study."""
         return (self.scale, self.epochs, self.subset) != (FULL, None, None)
 
     @property
     def shown_scale(self) -> str:
-        """The scale as tables show it, with what --epochs and --subset change of it."""
+        """The scale as tables show it, with the changes of --epochs and --subset."""
         shortened = [f"{self.epochs} epochs"] if self.epochs is not None else []
         shortened += [f"{self.subset} images"] if self.subset is not None else []
         return ", ".join([self.scale, *shortened])
@@ -64,27 +64,27 @@ class Options:
 
 @dataclass(frozen=True)
 class Scale:
-    """A named reduction of a study: other points, and changes that win over base, points and protocol."""
+    """A named reduction of a study: other points, and changes that override base, points and protocol."""
 
     changes: Changes = field(default_factory=dict)
     points: Points | None = None
 
 
-# Scales that every study has; its own win over them.
+# Scales that every study has; its own scales override them.
 SCALES = {FULL: Scale(), "smoke": Scale({"train.epochs": 1, "data.subset": 256, "data.test_subset": 256})}
 
 
 @dataclass(frozen=True)
 class Point:
-    """One run of a study. `name` shows what tells it from the others, `group` the same without what only repeats it."""
+    """One run of a study. `name` has the fields that distinguish it, `group` the same fields without REPEATS."""
 
     name: str
     group: str
     changes: Changes
 
     def matches(self, pattern: str) -> bool:
-        """Whether the pattern means this point, or all repetitions of it; the data set counts even where all points
-        share it.
+        """True if the pattern matches the point's name or group. `data=...` matches even if all points share the data
+        set, and their names do not show it.
         """
         data = f"data={self.changes.get('data.name')} "
         names = {self.name, self.group, *(data + each for each in (self.name, self.group) if not each.startswith(data))}
@@ -93,14 +93,13 @@ class Point:
 
 @dataclass(frozen=True)
 class Study:
-    """`base` holds for every point unless the point says otherwise; `sound` is what `--protocol sound` changes, and
-    wins over both.
+    """A study: `base` applies to every point unless the point overrides it; `sound` are the changes of `--protocol
+    sound`, which override both.
 
-    `flags` are what a reader must know of these numbers and of published ones: sentences, each with patterns of the
-    points it is about. `scales` are its named reductions beside `published` (all of it) and `smoke` (256 images, one
-    epoch). `source` is the file that it was loaded from; processes that train its points import it too. `published`
-    maps rows of published
-    tables to its points.
+    `flags` are remarks that tables print, each with patterns of the points it applies to. `scales` are named reductions
+    in addition to `published` (the whole study) and `smoke` (256 images, one epoch). `source` is the file that the
+    study was loaded from; processes that train its points import it too. `published` maps rows of published tables to
+    points.
     """
 
     name: str
@@ -115,10 +114,13 @@ class Study:
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[\w.-]+", self.name) or self.name.startswith("."):
-            raise FavoritError(f"study name {self.name!r}: letters, digits, '-', '_' and '.', because it names a file")
+            raise FavoritError(
+                f"study name {self.name!r} is not valid: use letters, digits, '-', '_' and '.'; it names a file"
+            )
         if not isinstance(self.points, Points):
             raise FavoritError(
-                f"study {self.name}: points are made with product, zip or Points, not {type(self.points).__name__}"
+                f"study {self.name}: points must be Points (from product, zip or Points), not "
+                f"{type(self.points).__name__}"
             )
         if not self.points:
             raise FavoritError(f"study {self.name} has no points")
@@ -128,14 +130,14 @@ class Study:
         self._merged(())
 
     def scale(self, name: str) -> Scale:
-        """The reduction of that name."""
+        """The reduction with this name."""
         known = {**SCALES, **self.scales}
         if name not in known:
             raise unknown(f"scale of study {self.name}", name, known)
         return known[name]
 
     def named(self, options: Options) -> list[Point]:
-        """The points with their names, seeds multiplied in; what is not asked for is left out."""
+        """The selected points with their names, one for each seed."""
         merged = self._merged(options.seeds, self.scale(options.scale))
         names = _names(merged, self.base, self.name)
         variants = [{name: value for name, value in changes.items() if name not in REPEATS} for changes in merged]
@@ -147,16 +149,14 @@ class Study:
         for pattern in options.patterns:
             if not any(point.matches(pattern) for point in points):
                 raise FavoritError(
-                    f"study {self.name}: no point matches {pattern!r}; its points are named like {points[0].name!r}"
+                    f"study {self.name}: no point matches {pattern!r}; a point is named, for example, {points[0].name!r}"
                 )
         return [point for point in points if not options.patterns or any(map(point.matches, options.patterns))]
 
     def _merged(self, seeds: Sequence[int], scale: Scale = SCALES[FULL]) -> list[Changes]:
-        """The changes of every point of a scale to the base, seeds multiplied in; two points that come to the same are
-        an error.
-        """
+        """The changes of every point of a scale, one for each seed; two equal points are an error."""
         merged: list[Changes] = list(self.points if scale.points is None else scale.points)
-        if seeds:  # instead of those it has
+        if seeds:  # these replace the points' own seeds
             without = [{name: value for name, value in changes.items() if name != "seed"} for changes in merged]
             merged = [
                 {**changes, "seed": seed}
@@ -178,7 +178,7 @@ class Study:
         return {point.name: self.config(point, options) for point in self.named(options)}
 
     def config(self, point: Point, options: Options) -> RunConfig:
-        """The configuration of a point. With fewer epochs the warm-up is shortened in proportion."""
+        """The configuration of a point. If epochs are reduced, warm-up is reduced in proportion."""
         changes = {**point.changes, **(self.sound if options.protocol == "sound" else {})}
         reduced = dict(self.scale(options.scale).changes)
         if options.epochs is not None:
@@ -197,9 +197,9 @@ class Study:
         return config
 
     def meaning(self, options: Options) -> str:
-        """An identifier of what is run: the same configurations, options and version have the same one."""
+        """An identifier of the configurations, options and version of a study."""
         chosen = asdict(replace(options, only=options.patterns))
-        # Once for each variant: the options name the seeds, and thousands of configurations take a second.
+        # Without the seeds, which are in the options: thousands of configurations take a second.
         variants = self.configs(replace(options, seeds=(), only=None))
         return identify([__version__, chosen, {name: config.changed() for name, config in variants.items()}])
 
@@ -208,17 +208,16 @@ class Study:
         return references(self.published, point.changes)
 
     def group_references(self, options: Options) -> dict[str, list[Reference]]:
-        """The published numbers of each group of points that has some. Seeds and folds of a variant share them.
+        """The published numbers of each group that has any; seeds and folds share them.
 
-        At a scale whose points have another model than the study's, such as a narrower one, a group has none: see
-        `other_models`.
+        Groups whose model at this scale differs from the published one (see `other_models`) have none.
         """
         others = self.other_models(options)
         return {group: own for group, (_, own) in self._matched(options).items() if group not in others}
 
     def other_models(self, options: Options) -> dict[str, str]:
-        """The groups of a scale whose model is not the one of the published number, with what differs: `dim 256 instead
-        of 960`.
+        """The groups whose model at this scale differs from the published one, with the difference, such as `dim 256
+        instead of 960`.
         """
         if options.scale == FULL:
             return {}
@@ -234,7 +233,7 @@ class Study:
         return found
 
     def _matched(self, options: Options) -> dict[str, tuple[Point, list[Reference]]]:
-        """A point of each group that has published numbers, and these numbers."""
+        """For each group with published numbers: one of its points, and the numbers."""
         if not self.published:
             return {}
         points = {point.group: point for point in self.named(replace(options, seeds=(), only=None))}
@@ -242,46 +241,45 @@ class Study:
         return {group: pair for group, pair in found.items() if pair[1]}
 
     def flagged(self, name: str) -> Iterator[str]:
-        """What must be known of the numbers of a point."""
+        """The remarks that apply to a point."""
         return (
             sentence for sentence, patterns in self.flags.items() if any(matches(name, pattern) for pattern in patterns)
         )
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Whether a name is meant: by a pattern with * and ?, or by any part of it."""
+    """True if the name contains the pattern, or matches it if it has * or ?."""
     return fnmatchcase(name, pattern) if set("*?") & set(pattern) else pattern in name
 
 
-def _names(points: Sequence[Changes], base: Changes, alone: str) -> list[str]:
-    """Names that show the fields that tell the points apart, and no more; a point with none of them has the name
-    `alone`.
+def _names(points: Sequence[Changes], base: Changes, default: str) -> list[str]:
+    """A name for each point: the fields that distinguish the points, and no others; `default` for a point with none.
 
-    A point shows a field only if it writes it: without it, the base's value holds.
+    A name has a field only if its point sets it; otherwise the base's value applies.
     """
     fields = sorted(dict.fromkeys(name for changes in points for name in changes), key=lambda name: name in REPEATS)
     whole = [{**base, **changes} for changes in points]
     columns = {name: [repr(changes[name]) if name in changes else None for changes in whole] for name in fields}
 
-    def told_apart(names: Sequence[str]) -> int:
+    def count_distinct(names: Sequence[str]) -> int:
         return len(set(zip(*(columns[name] for name in names), strict=True))) if names else 1
 
     kept: list[str] = []
     for name in fields:
-        if told_apart([*kept, name]) > told_apart(kept):
+        if count_distinct([*kept, name]) > count_distinct(kept):
             kept.append(name)
-    # What an earlier field told apart, later ones together may tell apart too; but that a field is not there tells a
-    # reader nothing.
+    # Drops each field that the others make redundant, both among all fields and among those that every point sets: a
+    # reader does not notice that a field is absent.
     for name in reversed(kept):
-        ways = (kept, [other for other in kept if None not in columns[other]])
-        others = [[other for other in way if other != name] for way in ways]
-        if name != "data.name" and list(map(told_apart, others)) == list(map(told_apart, ways)):
-            kept = others[0]
-    # A section's name is what it is called: data=cifar10 and not name=cifar10.
+        before = (kept, [other for other in kept if None not in columns[other]])
+        after = [[other for other in names if other != name] for names in before]
+        if name != "data.name" and list(map(count_distinct, after)) == list(map(count_distinct, before)):
+            kept = after[0]
+    # Short names: the last part of the field, but the section for data.name (data=cifar10).
     short = {name: name.removesuffix(".name").rpartition(".")[2] for name in kept}
     shown = {name: text if list(short.values()).count(text) == 1 else name for name, text in short.items()}
     return [
-        " ".join(f"{shown[name]}={changes[name]}" for name in kept if name in changes) or alone for changes in points
+        " ".join(f"{shown[name]}={changes[name]}" for name in kept if name in changes) or default for changes in points
     ]
 
 
