@@ -144,7 +144,7 @@ def test_plan_of_absent_data_says_what_brings_them(tmp_path: Path, study: Comman
     assert "2 points: 2 no data" in said
     for name in ("mnist", "cifar10"):
         assert f"{name} is not in {tmp_path}: run 'favorit data fetch {name}'" in said
-    assert "note: published accuracies are those of augmented test images" in said
+    assert "note: published accuracies were measured on augmented test images" in said
 
 
 def test_list_has_every_study_with_its_question(study: Command):

@@ -118,7 +118,7 @@ def test_only_is_part_of_a_name_or_a_pattern():
     assert names(points, options=Options(only="m=64")) == ["layout=relu(m=64)"]
     assert names(points, options=Options(only="*relu*")) == ["layout=relu(m=16)", "layout=relu(m=64)"]
     assert names(points, options=Options(only="layout=s*x")) == ["layout=softmax"]
-    with pytest.raises(FavoritError, match="no point matches 'gelu'; a point is named, for example, 'layout=softmax'"):
+    with pytest.raises(FavoritError, match="no point matches 'gelu'; a point is named like 'layout=softmax'"):
         names(points, options=Options(only="gelu"))
 
 

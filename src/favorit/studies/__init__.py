@@ -1,1 +1,1 @@
-"""The built-in studies, one module for each: data only. `favorit study list` names them."""
+"""The built-in studies as data, one module each. `favorit study list` lists them."""

@@ -1,18 +1,18 @@
 """Bennouna, Yang, Shao, Souaid, "Hybrid Transformer Models with Performer and Regular Attention" (December 2025).
 
-Four layouts of standard and Performer layers x {relu, FAVOR+} x the number of features m, on MNIST and CIFAR-10: dim
-64, depth 4, 4 heads, patch 4; AdamW at 1e-3 (no schedule in its code), batch 128, 50 epochs, seed 42, inference timed
-at batch 128. m = 8 is named in its text and has no published row; it is part of the grid here. `--only "data=mnist"`
-is its `full_grid` for one data set, `--only` with a whole name its `run_one`.
+Four layouts of standard and Performer layers x {relu, FAVOR+} x number of features m, on MNIST and CIFAR-10. Model: dim
+64, depth 4, 4 heads, patch 4. Recipe: AdamW at 1e-3 (the report's code has no schedule), batch 128, 50 epochs, seed 42;
+inference is timed at batch 128. The text mentions m = 8 but publishes no row for it; the grid here includes it.
+`--only "data=mnist"` is the report's `full_grid` for one data set, and `--only` with a full name is its `run_one`.
 
-Its text says that test images are not augmented and that the best test accuracy is reported; its code augments them
-and keeps the last epoch. Results have both: `test` and `plain_test`, the last epoch and `best_test`. Its determinism
-switches are `train.deterministic=True`. Times over m, its Figures 6 and 7, are seconds of an epoch and of a batch in
-each result; `favorit study status hybrids --published` shows them for runs that had the machine to themselves.
+The report's text says that test images are not augmented and that the best test accuracy is reported. Its code augments
+them and keeps the last epoch. Results here have both: `test` and `plain_test`, the last epoch and `best_test`. The
+report's switches for determinism are `train.deterministic=True`. Its Figures 6 and 7 show times over m: each result has
+the seconds of an epoch and of a batch, and `favorit study status hybrids --published` shows them for runs that did not
+share the machine.
 
-`small`: CIFAR-10, 10,000 training images, 10 epochs; every layout with both kernels at m = 32 and 128, m from 8 to
-512 where all layers are Performers, the baseline and the controls.
-"""
+Scale `small`: CIFAR-10, 10,000 training images, 10 epochs. It has every layout with both kernels at m = 32 and 128, m
+from 8 to 512 for all_performer, the baseline and the controls."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ DATA = {
 }
 FEATURES = {"mnist": (8, 16, 32, 64, 128, 256), "cifar10": (8, 16, 32, 64, 128, 256, 512)}
 LAYOUTS = ["all_performer", "intertwined", "performer_first", "standard_first"]
-# Without mixing, a class token never sees the image; the mean of the tokens does.
+# With layout=none a class token never sees the image, so one point uses the mean of the tokens.
 BASELINES = product({"model.layout": ["all_standard", "uniform", "none"]}) + Points(
     {"model.layout": "none", "model.head": "mean"}
 )
@@ -56,8 +56,8 @@ SMALL = DATA["cifar10"] * (
     + product({"model.layout": ["all_performer"], "model.performer": performers(8, 16, 64, 256, 512)})
 )
 
-# Published rows -> points. None: the point does not have the field.
-PERFORMERS = {"relu": "relu", "softmax": "favor"}  # the report's word for a kernel, and ours
+# Maps published rows to points. None: the point does not set the field.
+PERFORMERS = {"relu": "relu", "softmax": "favor"}  # the report's name of a kernel, and ours
 
 
 def published_point(row: Row) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def imagenet_point(row: Row) -> str:
 
 STUDY = Study(
     name="hybrids",
-    question="Can some layers be Performers without loss, which ones, with which kernel and how many features?",
+    question="Which layers can be Performers without losing accuracy, and with which kernel and how many features?",
     base={
         "model.preset": "hybrid",
         "train.epochs": 50,
@@ -91,20 +91,17 @@ STUDY = Study(
     sound={"data.validation": 0.1, "train.select": "best", "train.watch": None, "data.augment_test": False},
     scales={"small": Scale({"train.epochs": 10, "data.subset": 10_000}, points=SMALL)},
     flags={
-        "published accuracies are those of augmented test images (its code); its text says otherwise: plain_test has both": [
-            "*"
-        ],
-        "published accuracies are those of the last epoch (its code); its text reports the best test epoch: best_test has it": [
-            "*"
-        ],
-        "published times are those of a naive softmax; here softmax is PyTorch's fused one": ["*"],
-        "layout=none mixes no tokens: a class token then never sees the image (chance by construction), head=mean reads all tokens": [
-            "*layout=none*"
-        ],
-        "rows of relu's projection have the norm sqrt(D) here; the package that the report used draws their norms at random": [
+        "published accuracies were measured on augmented test images (the report's code; its text says otherwise): "
+        "plain_test is without augmentation": ["*"],
+        "published accuracies are those of the last epoch (the report's code); its text says the best test epoch: "
+        "best_test has it": ["*"],
+        "published times use a naive softmax; here softmax is PyTorch's fused implementation": ["*"],
+        "layout=none mixes no tokens: a class token never sees the image (chance by construction); head=mean reads all "
+        "tokens": ["*layout=none*"],
+        "the rows of relu's projection have norm sqrt(D) here; the package that the report used draws random norms": [
             "*relu*"
         ],
-        "the normaliser of its equation 4 leaves out the keys, a slip: ours is phi(Q) phi(K)^T 1": ["*"],
+        "the normaliser in the report's equation 4 omits the keys, a typo: ours is phi(Q) phi(K)^T 1": ["*"],
     },
     published=(Published("hybrids", published_point), Published("synthetic_imagenet", imagenet_point)),
 )

@@ -1,28 +1,34 @@
 """Clepper et al., "Optimizing Image Classification on CIFAR-10 with Transformer Architectures" (Columbia, Fall 2024).
 
-Kernels behind a convolutional backbone on CIFAR-10, in the published form (one token, which leaves attention nothing
-to attend to) and with the grid kept as tokens. Each model has the optimiser, rate, batch and schedule of its own
-table: StepLR for Adam, cosine for SGD, one-cycle after five warm-up epochs for GELU (the two are multiplied). All:
-crop and flip, all five stratified folds of 40,000 and 10,000 images, at most 100 epochs, stopped by 10 without a
-better validation loss. Gradients are clipped at 1.0 for GELU and f_theta only. Weight decay is 0 unless stated: AdamW
-has PyTorch's 0.01, f_theta states a decay without a value, 1e-4 here. The ViT is post-norm with a ReLU feed-forward
-network. ReLU has 256 features ReLU(Wx + b) with a random b. Projections are drawn as torch.nn.init.orthogonal_ draws
-them. The mixture builds on the prior ReLU run (depth 1, rate 5e-4) and starts at a = 0.5, t = 1, eps = 1e-6. What is
-not stated (the batch of the ViT, f_theta but for its table) follows the ReLU model.
+Kernels after a convolutional backbone on CIFAR-10, in two forms: as published (a single token, so that attention has no
+effect) and with the grid kept as tokens. Each model has the optimiser, learning rate, batch size and schedule of its
+own table in the report: StepLR for Adam, cosine for SGD, one-cycle after five warm-up epochs for GELU (both factors
+multiplied). All models: crop and flip, five stratified folds of 40,000 and 10,000 images, at most 100 epochs, early
+stopping after 10 epochs without a better validation loss. Gradients are clipped at 1.0 for GELU and f_theta only.
 
-The tuning rounds of ELU and GELU are those of its tables. `raw=True` points are the report's own forms of ELU, GELU,
-f_theta and the mixture, whose features may be negative; a run that ends in NaN, as two of the report's did, is
-recorded as failed. Its wishes are points too: weights of 1.5 for cat and dog by hand (inverse frequencies are all 1
-on CIFAR-10), rotation of these two classes only, other clamp ranges, a learned temperature and weight decay for EXP,
-and sine-cosine features. The controls stand in the model of its best kernel. CIFAR-100 has one published number and
-no recipe: a fixed schedule and its last epoch. It used mixed precision on an A100; here 32 bits, because half
-precision is slower on most CPUs. Pretrained starts come with conversion. Its search spaces are those of `favorit tune
-kernels-vit`, `kernels-relu`, `kernels-elu`, `kernels-gelu`, `kernels-exp` and `kernels-ftheta`; its data figures come
-from `favorit data show`.
+Details:
+- Weight decay is 0 unless stated. AdamW has PyTorch's 0.01; f_theta states a decay without a value, here 1e-4.
+- The ViT is post-norm with a ReLU feed-forward network.
+- ReLU has 256 features ReLU(Wx + b) with a random b. Projections are drawn like torch.nn.init.orthogonal_.
+- The mixture builds on the earlier ReLU run (depth 1, rate 5e-4) and starts at a = 0.5, t = 1, eps = 1e-6.
+- What the report does not state (the batch of the ViT; f_theta except for its table) follows the ReLU model.
+- The report used mixed precision on an A100. Here precision is 32 bits: half precision is slower on most CPUs.
 
-`small`: fold 0, 10,000 images, 10 epochs, backbones that pool after each layer (a 4x4 grid), width 256. `smoke` has
-64 images: with their grid kept the models need 10 minutes of two cores for 256.
-"""
+Further points:
+- The tuning rounds of ELU and GELU from the report's tables.
+- `raw=True`: the report's own forms of ELU, GELU, f_theta and the mixture, whose features may be negative. A run that
+  ends in NaN, as two of the report's did, is recorded as failed.
+- What the report proposes: class weights of 1.5 for cat and dog (inverse frequencies are all 1 on CIFAR-10), rotation
+  of these two classes only, other clamp ranges, a learned temperature and weight decay for EXP, sine-cosine features.
+- The controls use the model of the report's best kernel.
+- CIFAR-100 has one published number and no recipe: here a fixed schedule and the last epoch.
+
+Pretrained starts need model conversion, which favorit does not have yet. The report's search spaces are those of `favorit tune kernels-vit`,
+`kernels-relu`, `kernels-elu`, `kernels-gelu`, `kernels-exp` and `kernels-ftheta`; its figures of the data come from
+`favorit data show`.
+
+Scale `small`: fold 0, 10,000 images, 10 epochs, backbones that pool after each layer (a 4x4 grid), width 256. Scale
+`smoke` has 64 images: models that keep their grid need 10 minutes on two cores for 256 images."""
 
 from __future__ import annotations
 
@@ -45,7 +51,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     "learned": {**SGD, "train.clip": 1.0, "train.weight_decay": 1e-4},
 }
 FEATURES = "rows=orthonormal, eps=1e-6, scale=sqrt"
-# The report's own forms, where ours deviate.
+# The report's own forms where ours differ.
 RAW = {
     "elu": f"elu(m=256, alpha=0.25, raw=True, {FEATURES})",
     "gelu": f"gelu(m=128, raw=True, {FEATURES})",
@@ -55,12 +61,12 @@ RAW = {
 
 
 def model(name: str, form: str = "", changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """A kernel's model with its recipe; `form` is "" for one token and "-grid" for its grid kept."""
+    """A kernel's model with its recipe. `form` is "" for a single token and "-grid" for the grid as tokens."""
     return {"model.preset": f"conv-{name}{form}", **RECIPES[name], **(changes or {})}
 
 
 def elu(alpha: float, m: int, depth: int, dropout: float, lr: float, batch: int) -> dict[str, Any]:
-    """A round of the search for ELU's values."""
+    """One round of the report's tuning of ELU."""
     return {
         "model.preset": "conv-elu",
         **ADAM,
@@ -77,7 +83,7 @@ def elu(alpha: float, m: int, depth: int, dropout: float, lr: float, batch: int)
 KERNELS = Points(*(model(name, form) for name in RECIPES for form in ("", "-grid")))
 VIT = Points({"model.preset": "kernel-vit", **ADAM, "train.lr": 5e-4})
 CONTROLS = Points(model("gelu", "-grid")) * product({"model.layout": ["uniform", "none"]})
-ROUNDS = Points(
+TUNING_ROUNDS = Points(
     elu(1.0, 128, 1, 0.0, 5e-4, 128),
     elu(0.5, 128, 2, 0.1, 1e-4, 128),
     elu(0.3, 256, 3, 0.2, 5e-5, 64),
@@ -85,8 +91,8 @@ ROUNDS = Points(
     {"model.preset": "conv-gelu", **CYCLE, "train.lr": 5e-5},
     {"model.preset": "conv-gelu", **CYCLE, "train.lr": 1e-4},
 )
-RAWS = Points(*(model(name, "", {"model.performer": kernel}) for name, kernel in RAW.items()))
-WISHES = Points(
+RAW_FORMS = Points(*(model(name, "", {"model.performer": kernel}) for name, kernel in RAW.items()))
+PROPOSALS = Points(
     model("relu", "", {"train.class_weights": (1, 1, 1, 1.5, 1, 1.5, 1, 1, 1, 1)}),
     model("relu", "", {"data.augment": "crop(4)|flip|rotate(10, classes=(3, 5))"}),
     model("exp", "", {"model.performer": f"exp(m=128, clamp=5.0, {FEATURES})"}),
@@ -96,7 +102,7 @@ WISHES = Points(
     model("relu", "-grid", {"model.performer": "sincos(m=128)"}),
 )
 FOLDS = product({"data.fold": list(range(5))})
-HUNDRED = Points(
+CIFAR100 = Points(
     {
         "data.name": "cifar100",
         "model.preset": "conv-relu",
@@ -111,7 +117,7 @@ HUNDRED = Points(
 
 
 def reduced(name: str, form: str = "", changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The same kernel behind a backbone that pools after each layer, 256 wide."""
+    """The kernel's model with a backbone that pools after each layer and width 256."""
     act = {"elu": "elu", "gelu": "gelu"}.get(name, "relu")
     stem = f"conv(act={act}, pool=each{'' if form else ', tokens=1'})"
     return model(
@@ -127,12 +133,12 @@ SMALL = Points(
     reduced("relu", "-grid", {"model.performer": "sincos(m=128)"}),
 )
 
-# The rounds differ from the kernels in numbers only. A hundred classes need more images than ten.
+# The tuning rounds are left out: they differ from the kernels only in hyperparameters. CIFAR-100 needs more images.
 SMOKE = Points({"data.name": "cifar10", "data.fold": 0, "data.subset": 64, "data.test_subset": 64}) * (
-    KERNELS + VIT + CONTROLS + RAWS + WISHES
-) + HUNDRED * Points({"data.subset": 256, "data.test_subset": 256})
+    KERNELS + VIT + CONTROLS + RAW_FORMS + PROPOSALS
+) + CIFAR100 * Points({"data.subset": 256, "data.test_subset": 256})
 
-# Published rows -> points. None: the point does not have the field.
+# Maps published rows to points. None: the point does not set the field.
 PUBLISHED_PRESETS = {
     "vit": "kernel-vit",
     "performer_relu": "conv-relu",
@@ -143,8 +149,7 @@ PUBLISHED_PRESETS = {
     "performer_ftheta": "conv-learned",
 }
 
-
-# Not a control, a raw form or a wish.
+# Excludes controls, raw forms and proposals.
 AS_PUBLISHED: dict[str, Any] = {
     "model.layout": None,
     "model.performer": None,
@@ -157,9 +162,9 @@ def published_point(row: Row) -> dict[str, Any]:
     name = str(row["model"])
     model = name.rstrip("_123")
     fields = {"data.name": row["dataset"], "model.preset": PUBLISHED_PRESETS[model], **AS_PUBLISHED}
-    if name in ("performer_elu_1", "performer_elu_2", "performer_elu_3"):  # these rounds write their kernel
+    if name in ("performer_elu_1", "performer_elu_2", "performer_elu_3"):  # these rounds set their kernel
         del fields["model.performer"]
-    # The rounds of ELU and GELU differ in optimiser and rate.
+    # The tuning rounds of ELU and GELU differ in optimiser and learning rate.
     tuned = (
         {"train.optimizer": row["optimizer"], "train.lr": row["lr"]}
         if model in ("performer_elu", "performer_gelu")
@@ -175,7 +180,7 @@ def published_class(row: Row) -> dict[str, Any]:
 
 STUDY = Study(
     name="kernels",
-    question="Which kernel serves best behind a convolutional backbone, and does attention do anything there at all?",
+    question="Which kernel is best after a convolutional backbone, and does attention have any effect there?",
     base={
         "data.augment": "crop(4)|flip",
         "data.folds": 5,
@@ -186,26 +191,26 @@ STUDY = Study(
         "train.patience": 10,
         "train.watch": "test",
     },
-    points=Points({"data.name": "cifar10"}) * (KERNELS + VIT + CONTROLS + ROUNDS + RAWS + WISHES) * FOLDS + HUNDRED,
+    points=Points({"data.name": "cifar10"}) * (KERNELS + VIT + CONTROLS + TUNING_ROUNDS + RAW_FORMS + PROPOSALS) * FOLDS
+    + CIFAR100,
     sound={"data.validation": 0.1, "train.select": "best", "train.watch": None},
     scales={
         "small": Scale({"train.epochs": 10, "data.subset": 10_000}, points=Points({"data.name": "cifar10"}) * SMALL),
         "smoke": Scale({"train.epochs": 1}, points=SMOKE),
     },
     flags={
-        "the published values were tuned on the test set": ["*kernel-vit*", "*conv-exp*"],
-        "the published kernel goes negative, ours is shifted to be non-negative (raw=True is the report's)": [
+        "the published hyperparameters were tuned on the test set": ["*kernel-vit*", "*conv-exp*"],
+        "the published kernel has negative values; ours is shifted to be non-negative (raw=True is the report's)": [
             "*conv-elu*",
             "*conv-gelu*",
         ],
         "the published f_theta has no softplus and may be negative (raw=True is the report's)": ["*conv-learned*"],
-        "the published mixture learns a, t and eps freely, ours by sigmoid and softplus (raw=True is the report's)": [
-            "*conv-mixture*"
-        ],
-        "it adds 1e-6 to the denominator of linear attention; ours adds 1e-30 to it and falls back to the mean": [
+        "the published mixture learns a, t and eps without constraints; ours uses sigmoid and softplus (raw=True is "
+        "the report's)": ["*conv-mixture*"],
+        "the report adds 1e-6 to the denominator of linear attention; ours adds 1e-30 and falls back to the mean": [
             "*conv-*"
         ],
-        "warm-up and one-cycle schedule are multiplied; how the report joins them is not said": ["*conv-gelu*"],
+        "warm-up and one-cycle factors are multiplied; the report does not say how it combines them": ["*conv-gelu*"],
     },
     published=(Published("kernels", published_point), Published("kernels_relu_per_class", published_class)),
 )

@@ -1,6 +1,5 @@
-"""Four Vision Transformers that differ in one word, on the digits that come with scikit-learn: what `make demo` runs,
-in two minutes.
-"""
+"""Four Vision Transformers that differ only in their mixer, on the digits that come with scikit-learn. `make demo` runs
+this study in two minutes."""
 
 from __future__ import annotations
 
@@ -25,5 +24,5 @@ STUDY = Study(
         "train.warmup": 1,
     },
     points=product({"model.layout": ["softmax", "favor(m=64)", "relu(m=64)", "uniform"]}),
-    flags={"one seed and 360 test images: differences under 3 points mean nothing": ["*"]},
+    flags={"one seed and 360 test images: differences below 3 points mean nothing": ["*"]},
 )

@@ -149,7 +149,7 @@ class Study:
         for pattern in options.patterns:
             if not any(point.matches(pattern) for point in points):
                 raise FavoritError(
-                    f"study {self.name}: no point matches {pattern!r}; a point is named, for example, {points[0].name!r}"
+                    f"study {self.name}: no point matches {pattern!r}; a point is named like {points[0].name!r}"
                 )
         return [point for point in points if not options.patterns or any(map(point.matches, options.patterns))]
 
