@@ -37,7 +37,7 @@ def text(name: str) -> str:
     return files("favorit.published").joinpath(f"{name}.csv").read_text()
 
 
-def test_all_eight_tables_are_read_with_all_rows():
+def test_all_tables_are_read_with_all_rows():
     assert {name: len(published.read(name).rows) for name in ABOUT} == ROWS
 
 
@@ -92,11 +92,11 @@ def test_difference_to_a_range_is_zero_inside_and_the_distance_outside():
         ("positions", 18, "training time", "section 6.2, Figure 2"),
     ],
 )
-def test_place_is_that_of_the_row_and_quantity(table, row, quantity, place):
+def test_place_depends_on_row_and_quantity(table, row, quantity, place):
     assert one(table, row, quantity).place == place
 
 
-def test_flags_are_those_of_the_quantity_and_of_the_row():
+def test_flags_combine_those_of_quantity_and_row():
     assert one("hybrids", 1, "test accuracy").flags == ("augmented-test", "last-epoch", "text-differs")
     assert one("hybrids", 1, "training time per epoch").flags == ("naive-softmax",)
     assert one("kernels", 11, "test accuracy").flags == ("mixed-precision", "test-tuned", "one-token")
@@ -166,7 +166,7 @@ def test_inference_time_at_another_batch_is_not_compared():
     )
 
 
-def test_duplicate_row_is_one_line_and_other_tables_are_read():
+def test_duplicate_row_is_one_line_and_other_tables_are_still_read():
     lines = text("kernels").splitlines()
     with pytest.raises(FavoritError) as error:
         published.parse("kernels", "\n".join([*lines, lines[3]]))

@@ -216,7 +216,7 @@ def reference(out: Path, name: str) -> Outcome:
         torch.set_num_threads(before)
 
 
-def test_a_task_whose_node_is_removed_goes_on_elsewhere_from_what_travelled(story: Story):
+def test_task_of_a_removed_node_resumes_on_another_node_from_the_received_files(story: Story):
     said = story.killed.of(story.bereaved, "Began", "Trained")
     first, second = (number for number, event in enumerate(said) if event["kind"] == "Began")
     assert (first, said[first]["where"], said[first]["step"]) == (0, "second", 0)
@@ -226,7 +226,7 @@ def test_a_task_whose_node_is_removed_goes_on_elsewhere_from_what_travelled(stor
     assert len(epochs) > second - 1 > 0
 
 
-def test_after_kill_9_of_the_driver_the_next_one_goes_on(story: Story):
+def test_next_driver_resumes_after_sigkill_of_the_driver(story: Story):
     assert story.killed.status == -signal.SIGKILL
     done = story.killed.events[-1]["record"]["epoch"] + 1
     assert {"config.json", "epochs.jsonl", "best.safetensors", "best-ema.safetensors"} <= set(story.left)
@@ -240,14 +240,14 @@ def test_after_kill_9_of_the_driver_the_next_one_goes_on(story: Story):
     assert began["step"] >= STEPS * done
 
 
-def test_results_equal_those_of_one_process_bit_for_bit(story: Story, tmp_path: Path):
+def test_results_are_bit_equal_to_those_of_one_process(story: Story, tmp_path: Path):
     for name in (story.bereaved, "short"):
         assert_bit_equal(Outcome.of(story.place.run(name)), reference(tmp_path, name))
         (ended,) = story.completing.of(name, "Ended")
         assert (ended["result"], ended["elsewhere"]) == (story.place.run(name).result, False)
 
 
-def test_every_task_has_one_verdict_and_what_breaks_stops_no_other(story: Story):
+def test_every_task_ends_once_and_failed_tasks_do_not_stop_others(story: Story):
     verdicts = {
         event["name"]: event["kind"] for event in story.completing.events if event["kind"] in ("Ended", "Broke")
     }
@@ -256,14 +256,14 @@ def test_every_task_has_one_verdict_and_what_breaks_stops_no_other(story: Story)
     assert (story.completing.status, story.completing.errors) == (0, "")
 
 
-def test_a_diverging_run_says_so_and_is_recorded(story: Story):
+def test_diverging_run_is_reported_and_recorded(story: Story):
     (broke,) = story.completing.of("diverging", "Broke")
     assert broke["error"].startswith("on first: the loss became nan at epoch 1")
     assert len(story.completing.of("diverging", "Began")) == 1, "it is not tried again"
     assert story.place.run("diverging").result["status"] == "failed"
 
 
-def test_a_node_with_other_data_trains_nothing(story: Story):
+def test_node_with_different_data_trains_nothing(story: Story):
     (broke,) = story.completing.of("stranger", "Broke")
     config, data = resolved(CONFIGS["stranger"])
     assert f"the run is {run_id(config, data.digest)} with favorit" in broke["error"]
@@ -272,7 +272,7 @@ def test_a_node_with_other_data_trains_nothing(story: Story):
     assert not (story.place.run("stranger").path / "config.json").exists()
 
 
-def test_what_is_finished_is_not_repeated(story: Story):
+def test_finished_runs_are_not_repeated(story: Story):
     assert [event["kind"] for event in story.again.events] == ["Ended", "Broke", "Ended"]
     assert all(event["elsewhere"] for event in story.again.events if event["kind"] == "Ended")
     assert story.unchanged
@@ -282,7 +282,7 @@ def test_what_is_finished_is_not_repeated(story: Story):
 LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
 
 
-def test_local_is_private_and_ends_with_its_driver(tmp_path: Path):
+def test_local_cluster_is_private_and_ends_with_its_driver(tmp_path: Path):
     """Interrupted in its third epoch: no process, no temporary folder is left, and the run goes on from there."""
     listening: list[set[str]] = []
     with placed(tmp_path) as place:

@@ -116,7 +116,7 @@ def shown(events: list[TaskEvent]) -> list[str]:
     return [f"{type(event).__name__} {event.task.name}" for event in events]
 
 
-def test_a_task_begins_trains_and_ends(study, tmp_path: Path):
+def test_task_yields_began_trained_ended(study, tmp_path: Path):
     ray = Ray({"one": [[BEGUN, Message("a", EPOCH, {"config.json": b"{}"}), ENDED]]})
     events = study(ray, cpus=1)
     assert shown(events) == ["Began one", "Trained one", "Ended one"]
@@ -132,7 +132,7 @@ def test_a_task_begins_trains_and_ends(study, tmp_path: Path):
 
 
 @pytest.mark.parametrize("death", [WorkerCrashedError(), ActorDiedError(), None])
-def test_after_a_death_the_next_attempt_begins_with_what_travelled(study, death):
+def test_attempt_after_a_death_starts_from_the_received_files(study, death):
     """Also where a stream just stops."""
     first = [BEGUN, Message("a", Checkpoint(7), {"checkpoint-7/state.pt": b"seven"}), *([death] if death else [])]
     ray = Ray({"one": [first, [Message("a", Begin("", 7), {}), ENDED]]})
@@ -140,7 +140,7 @@ def test_after_a_death_the_next_attempt_begins_with_what_travelled(study, death)
     assert ray.sent == [("one", {}), ("one", {"checkpoint-7/state.pt": b"seven"})]
 
 
-def test_a_task_whose_workers_always_die_breaks_and_the_others_go_on(study, tmp_path: Path):
+def test_task_whose_workers_always_die_fails_and_the_others_continue(study, tmp_path: Path):
     ray = Ray({"one": [[BEGUN, WorkerCrashedError()]] * 9, "two": [[BEGUN, ENDED]]})
     events = study(ray)
     (broke,) = (event for event in events if isinstance(event, Broke))
@@ -152,7 +152,7 @@ def test_a_task_whose_workers_always_die_breaks_and_the_others_go_on(study, tmp_
     assert not RunFolder(tmp_path / f"{0:016x}").held()
 
 
-def test_deaths_count_only_while_nothing_new_comes(study):
+def test_deaths_are_counted_only_without_progress(study):
     steps = [
         [BEGUN, Message("a", Checkpoint(step), {f"checkpoint-{step}/state.pt": b""}), WorkerCrashedError()]
         for step in range(1, 9)
@@ -160,7 +160,7 @@ def test_deaths_count_only_while_nothing_new_comes(study):
     assert shown(study(Ray({"one": [*steps, [BEGUN, ENDED]]})))[-1] == "Ended one"
 
 
-def test_a_run_that_failed_is_not_tried_again(study):
+def test_failed_run_is_not_retried(study):
     said = Message(
         "a", Failed("the loss became nan"), {"result.json": b'{"schema": 1, "status": "failed", "error": "nan"}'}
     )
@@ -175,7 +175,7 @@ def test_a_run_that_failed_is_not_tried_again(study):
     assert again[1].elsewhere
 
 
-def test_a_node_that_cannot_run_the_task_at_all_breaks_it(study):
+def test_task_fails_on_a_node_that_cannot_run_it(study):
     cause = ModuleNotFoundError("No module named 'favorit'")
     error = RayTaskError("work", f"Traceback\n  somewhere\n{cause!r}", cause)
     events = study(Ray({"one": [[error]], "two": [[ENDED]]}))
@@ -185,7 +185,7 @@ def test_a_node_that_cannot_run_the_task_at_all_breaks_it(study):
     assert "\n" not in broke.error
 
 
-def test_words_with_files_that_are_no_run_are_not_written(study, tmp_path: Path):
+def test_messages_with_invalid_file_names_are_not_written(study, tmp_path: Path):
     ray = Ray({"one": [[BEGUN, Message("a", Checkpoint(1), {"../../evil.json": b""})]], "two": [[ENDED]]})
     events = study(ray)
     assert sorted(shown(events)) == ["Began one", "Broke one", "Ended two"]
@@ -193,7 +193,7 @@ def test_words_with_files_that_are_no_run_are_not_written(study, tmp_path: Path)
     assert not list(tmp_path.parent.rglob("evil.json"))
 
 
-def test_a_damaged_run_breaks_and_the_others_go_on(study, tmp_path: Path):
+def test_damaged_run_fails_and_the_others_continue(study, tmp_path: Path):
     (tmp_path / f"{0:016x}").mkdir()
     (tmp_path / f"{0:016x}" / "result.json").write_text("{")
     events = study(Ray({"one": [], "two": [[ENDED]]}))
@@ -202,7 +202,7 @@ def test_a_damaged_run_breaks_and_the_others_go_on(study, tmp_path: Path):
     assert "is damaged" in events[0].error
 
 
-def test_a_run_that_another_holds_is_waited_for(study, tmp_path: Path):
+def test_run_held_by_another_runner_is_waited_for(study, tmp_path: Path):
     """The others go first; what the holder completes is not done again."""
     folder = RunFolder(tmp_path / f"{0:016x}")
     lock = folder.lock()
@@ -228,13 +228,13 @@ def test_a_run_that_another_holds_is_waited_for(study, tmp_path: Path):
     assert {path.name for path in folder.path.iterdir()} == {"lock", "result.json"}
 
 
-def test_no_more_is_claimed_than_the_cluster_can_soon_do(study):
+def test_claimed_runs_are_at_most_the_slots_plus_ahead(study):
     ray = Ray({f"task {number}": [[BEGUN, ENDED]] for number in range(20)}, {"CPU": 4.0})
     assert shown(study(ray, cpus=2)).count("Ended task 7") == 1
     assert ray.most == 4 // 2 + driver.AHEAD
 
 
-def test_when_the_time_is_up_nothing_is_begun(study):
+def test_no_run_starts_after_the_deadline(study):
     ray = Ray({"one": [[ENDED]], "two": [[ENDED]]})
     events = study(ray, hours=0)
     assert shown(events) == ["Broke one", "Broke two"]
@@ -242,7 +242,7 @@ def test_when_the_time_is_up_nothing_is_begun(study):
     assert ray.sent == []
 
 
-def test_when_the_time_is_up_what_is_under_way_stops_at_a_checkpoint(
+def test_running_tasks_stop_at_a_checkpoint_after_the_deadline(
     study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """Of three: one is complete by then, one stops after its epoch, and one has not begun."""
@@ -273,7 +273,7 @@ def test_when_the_time_is_up_what_is_under_way_stops_at_a_checkpoint(
     assert (tmp_path / f"{1:016x}" / "epochs.jsonl").exists()
 
 
-def test_whoever_stops_listening_cancels_what_is_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_closing_the_events_cancels_running_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     ray = Ray({"one": [[BEGUN, ENDED]], "two": [[BEGUN, ENDED]]})
 
     @contextmanager
@@ -301,12 +301,12 @@ GPUS = {"CPU": 8.0, "GPU": 2.0}
         (GPUS, dict(cpus=1, gpus=0.5, accelerator="cuda"), {"CPU": 1, "GPU": 0.5}),
     ],
 )
-def test_a_run_takes_a_gpu_where_there_is_one_to_use(resources, options, wanted):
+def test_run_takes_a_gpu_if_the_cluster_has_one_and_the_accelerator_allows_it(resources, options, wanted):
     assert join.resources(Ray({}, resources), **options) == wanted
 
 
 @pytest.mark.parametrize("options", [dict(cpus=9, gpus=None), dict(cpus=1, gpus=3)])
-def test_more_than_any_node_has_is_an_error_before_anything_starts(options):
+def test_resources_that_no_node_has_are_rejected_before_the_start(options):
     with pytest.raises(
         FavoritError, match=r"a run needs .*, more than any node of the cluster has: 8 CPU and 2 GPU"
     ) as error:
@@ -315,13 +315,13 @@ def test_more_than_any_node_has_is_an_error_before_anything_starts(options):
 
 
 @pytest.mark.parametrize("cpus", [0, -1, 1.5, True])
-def test_threads_are_a_whole_number(tmp_path: Path, cpus):
+def test_cpus_below_one_are_rejected(tmp_path: Path, cpus):
     with pytest.raises(FavoritError, match="cpus="):
         list(driver.cluster([], tmp_path, address="there", cpus=cpus))
 
 
 @pytest.mark.parametrize("gpus", [-1, 1.5])
-def test_gpus_are_whole_or_a_part_of_one(tmp_path: Path, gpus):
+def test_gpus_that_are_neither_integer_nor_fraction_are_rejected(tmp_path: Path, gpus):
     with pytest.raises(
         FavoritError, match=rf"gpus={gpus} is not valid: write an integer, or a fraction below 1 such as 0\.5"
     ):
@@ -329,7 +329,7 @@ def test_gpus_are_whole_or_a_part_of_one(tmp_path: Path, gpus):
 
 
 @pytest.mark.parametrize("address", ["somewhere", ":6379", "host:port", "ray://host:10001", "host:", ""])
-def test_an_address_that_cannot_be_one(address):
+def test_invalid_address_is_rejected(address):
     with pytest.raises(FavoritError, match=r"is not valid: HOST:PORT, auto .* or local"), join.joined(address):
         pytest.fail("nothing is joined")
 
@@ -341,7 +341,7 @@ def unreachable(address: str) -> str:
     return str(error.value)
 
 
-def test_where_nothing_answers_is_said_at_once():
+def test_closed_port_is_reported_at_once():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and nobody listens
         address = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -350,21 +350,21 @@ def test_where_nothing_answers_is_said_at_once():
         assert time.monotonic() - before < join.CONNECT_SECONDS + 1
 
 
-def test_what_answers_but_is_no_ray_is_said_too(monkeypatch: pytest.MonkeyPatch):
+def test_server_that_is_not_ray_is_reported(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(join, "JOIN_SECONDS", 2)
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
         assert f"the Ray cluster {address} cannot be joined (no answer within 2 s)" in unreachable(address)
 
 
-def test_a_cluster_that_refuses_is_quoted(monkeypatch: pytest.MonkeyPatch):
+def test_error_quotes_the_reason_of_the_cluster(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(
-        join, "_TRIAL", "print('much'); raise RuntimeError('first line\\nVersion mismatch: 2.1 and 2.2')"
+        join, "_JOIN", "print('much'); raise RuntimeError('first line\\nVersion mismatch: 2.1 and 2.2')"
     )
     assert "the Ray cluster auto cannot be joined (Version mismatch: 2.1 and 2.2)" in unreachable("auto")
 
 
-def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch):
+def test_missing_ray_package_names_the_extra(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with (
         pytest.raises(FavoritError, match=r"needs the package ray: pip install 'favorit\[ray\]'"),

@@ -55,7 +55,7 @@ def left(tmp_path: Path) -> list[Path]:
     return list((tmp_path / "temporary").glob("favorit-*"))
 
 
-def test_every_epoch_comes_with_the_folder_as_it_is_then(order: Order, tmp_path: Path):
+def test_every_epoch_comes_with_the_current_files(order: Order, tmp_path: Path):
     reference, _ = fit(tmp_path / "reference", CONFIG)
     there = RunFolder(tmp_path / "there" / reference.id)
     there.path.mkdir(parents=True)
@@ -75,7 +75,7 @@ def test_every_epoch_comes_with_the_folder_as_it_is_then(order: Order, tmp_path:
     assert (environment["threads"], environment["workers"]) == (1, 3)
 
 
-def test_within_an_epoch_checkpoints_come_too_and_are_gone_on_from(order: Order, tmp_path: Path):
+def test_checkpoints_within_an_epoch_are_sent_and_can_be_resumed(order: Order, tmp_path: Path):
     words = work(task_of(), {}, replace(order, checkpoint_seconds=0))
     half = next(word for word in words if isinstance(word.event, Checkpoint) and word.event.step == 9)
     assert {name.split("/")[0] for name in half.contents if "/" in name} == {"checkpoint-9"}
@@ -87,7 +87,7 @@ def test_within_an_epoch_checkpoints_come_too_and_are_gone_on_from(order: Order,
     assert isinstance(last.event, End)
 
 
-def test_whoever_stops_listening_ends_the_training(order: Order, tmp_path: Path):
+def test_closing_the_messages_ends_training(order: Order, tmp_path: Path):
     threads = threading.active_count()
     words = work(task_of(), {}, order)
     assert isinstance(next(words).event, Begin)
@@ -106,7 +106,7 @@ def failure(task: Task, order: Order, contents: dict[str, bytes] | None = None) 
 
 
 @pytest.mark.parametrize("change", ["data", "version"])
-def test_what_is_another_run_here_is_not_begun(order: Order, change):
+def test_run_with_another_identifier_on_the_node_is_refused(order: Order, change):
     task = replace(task_of(), id="0" * 16) if change == "data" else task_of()
     order = replace(order, version="0.0.1") if change == "version" else order
     (word,) = work(task, {}, order)
@@ -115,14 +115,14 @@ def test_what_is_another_run_here_is_not_begun(order: Order, change):
     assert word.contents == {}
 
 
-def test_a_diverging_run_brings_its_failure_along(order: Order):
+def test_diverging_run_sends_its_failed_result(order: Order):
     *_, last = work(task_of(tiny(train=dict(optimizer="sgd", lr=1e18))), {}, order)
     assert isinstance(last.event, Failed)
     assert last.event.error.startswith("the loss became nan")
     assert b'"failed"' in last.contents["result.json"]
 
 
-def test_a_message_names_the_folder_that_the_user_knows(order: Order, tmp_path: Path):
+def test_error_message_names_the_folder_of_the_driver(order: Order, tmp_path: Path):
     words = work(task_of(), {}, order)
     epoch = next(word for word in words if isinstance(word.event, Epoch))
     words.close()
@@ -132,12 +132,12 @@ def test_a_message_names_the_folder_that_the_user_knows(order: Order, tmp_path: 
     assert str(tmp_path) not in error
 
 
-def test_names_that_are_no_files_of_a_run_are_refused_here_too(order: Order, tmp_path: Path):
+def test_node_refuses_invalid_file_names(order: Order, tmp_path: Path):
     assert "is not the name of a file of a run" in failure(task_of(), order, {"../evil.json": b""}).error
     assert not list(tmp_path.rglob("evil.json"))
 
 
-def test_data_in_a_relative_place_are_found_where_the_driver_is(
+def test_relative_data_paths_are_resolved_in_the_folder_of_the_driver(
     order: Order, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     pictures(tmp_path / "mine" / "photos", {"cat": 30, "dog": 30})

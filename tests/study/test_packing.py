@@ -132,7 +132,7 @@ def test_packed_run_of_another_training_is_kept(runs, tmp_path: Path):
     assert packed.path.read_bytes() == before
 
 
-def test_packing_beside_the_folders_lists_each_run_once(runs, command):
+def test_run_packed_into_its_own_parent_folder_is_listed_once(runs, command):
     before = favorit.runs(runs)
     assert command("runs", "pack", runs, "--to", runs)[0] == 0
     assert favorit.runs(runs).equals(before)
@@ -142,7 +142,7 @@ def test_packing_beside_the_folders_lists_each_run_once(runs, command):
 @pytest.mark.parametrize(
     "verb", [["runs", "pack", "RUNS", "--to"], ["study", "run", "quickstart", "--pack"]], ids=["runs", "study"]
 )
-def test_file_in_place_of_the_folder_for_packed_runs_is_one_line(runs, tmp_path: Path, command, verb):
+def test_file_as_folder_for_packed_runs_is_one_line(runs, tmp_path: Path, command, verb):
     (tmp_path / "file").write_text("mine")
     code, _, err = command(*(runs if word == "RUNS" else word for word in verb), tmp_path / "file")
     assert (code, err) == (
@@ -166,7 +166,7 @@ def test_runs_lists_a_folder_with_and_without_its_verb(runs, command, arguments)
     assert len([json.loads(line) for line in out.splitlines()]) == 4
 
 
-def test_runs_without_a_folder_lists_the_usual_one(runs, command, monkeypatch: pytest.MonkeyPatch):
+def test_runs_without_a_folder_lists_the_default_one(runs, command, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(runs.parent)
     assert command("runs", "--json")[1] == command("runs", runs, "--json")[1]
     assert "pack" in command("runs", "--help")[1]
@@ -187,7 +187,7 @@ def test_train_config_takes_a_run_and_gives_the_same_identifier(runs, tmp_path: 
 
 
 @pytest.mark.parametrize("verb", [["evaluate"], ["predict"], ["doctor"]], ids=" ".join)
-def test_command_printed_for_a_packed_run_brings_its_weights(
+def test_command_printed_for_a_packed_run_trains_its_weights(
     runs, tmp_path: Path, command, monkeypatch: pytest.MonkeyPatch, verb
 ):
     monkeypatch.chdir(tmp_path)
@@ -247,7 +247,7 @@ def test_study_packs_complete_and_failed_runs(studied):
     assert sorted(favorit.runs(packs).status) == ["complete", "complete", "failed", "failed"]
 
 
-def test_study_packs_each_run_before_its_end_is_told(tmp_path: Path):
+def test_study_packs_each_run_before_its_ended_event(tmp_path: Path):
     def listen(event: TaskEvent) -> None:
         if isinstance(event, Ended):
             seen.append((tmp_path / "packs" / f"{event.task.id}.zip").exists())
@@ -289,7 +289,7 @@ def test_status_and_plan_of_packed_runs_are_those_of_full_ones(studied, tmp_path
     assert {state.status for state in status(STUDY, tmp_path)} == {"missing"}
 
 
-def test_study_packs_what_a_kill_left_unpacked(studied, tmp_path: Path):
+def test_study_packs_finished_runs_that_a_kill_left_unpacked(studied, tmp_path: Path):
     out, packs, _ = studied
     prepare(make_plan(STUDY, Options()), shutil.copytree(out, tmp_path / "runs"), tmp_path / "packs")
     assert {path.name: path.read_bytes() for path in packs.glob("*.zip")} == {
@@ -297,7 +297,7 @@ def test_study_packs_what_a_kill_left_unpacked(studied, tmp_path: Path):
     }
 
 
-def test_damaged_packed_run_fails_its_point_alone(studied, tmp_path: Path):
+def test_damaged_packed_run_fails_only_its_point(studied, tmp_path: Path):
     copy = Path(shutil.copytree(studied[1], tmp_path / "packs"))
     victim = next(state for state in status(STUDY, copy) if state.status == "complete")
     (copy / f"{victim.id}.zip").write_bytes(b"half")
@@ -309,7 +309,7 @@ def test_damaged_packed_run_fails_its_point_alone(studied, tmp_path: Path):
     assert (len(report.results), len(report.errors)) == (1, 3)
 
 
-def test_run_that_cannot_be_packed_is_named_and_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_run_that_cannot_be_packed_is_reported_and_the_others_continue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def full(path: Path, write: Any) -> None:
         raise OSError(28, "No space left on device", str(path))
 
@@ -337,7 +337,7 @@ def test_study_command_packs_and_status_takes_runs(tmp_path: Path, command):
     assert "2 missing" in command("study", "status", path, "--out", tmp_path / "runs")[1]
 
 
-def test_status_finds_packed_runs_where_their_data_are_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_status_finds_packed_runs_without_their_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The digest of the data set is known from the runs themselves."""
     base = {"data.name": "mnist", **{f"model.{key}": value for key, value in MODEL.items()}, "train.epochs": 1}
     study = Study("mine", "?", base, product(seed=[0, 1]))

@@ -93,7 +93,7 @@ def test_status_shows_flags_of_runs_that_differ(tmp_path: Path, status: Command)
     assert "watched: the test set was evaluated after each epoch, but not used for selection (1 of 2 runs)" in said
 
 
-def test_best_test_epoch_is_a_column_of_its_own_only_for_watched_runs(tmp_path: Path, status: Command):
+def test_best_test_column_appears_only_for_watched_runs(tmp_path: Path, status: Command):
     ids = index(tmp_path, Options())
     write(tmp_path, ids[STANDARD], 0.73, best_test=None)
     assert "test-selected" not in status()
@@ -105,7 +105,7 @@ def test_best_test_epoch_is_a_column_of_its_own_only_for_watched_runs(tmp_path: 
     assert "98.50%" in line(said, "data=mnist layout=all_standard ")
 
 
-def test_shortened_runs_say_so_above_the_table(tmp_path: Path, status: Command):
+def test_heading_shows_the_scale_of_shortened_runs(tmp_path: Path, status: Command):
     options = Options(protocol="sound", epochs=2, subset=64)
     index(tmp_path, options)
     said = status("--protocol", "sound", "--epochs", "2", "--subset", "64")

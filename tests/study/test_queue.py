@@ -84,7 +84,7 @@ def test_bad_entry_is_one_line_and_the_others_are_kept(tmp_path: Path, study: Pa
 @pytest.mark.parametrize(
     ("text", "message"), [("a: 1", "must be a list of entries"), ("[", "is not YAML"), (None, "no such file")]
 )
-def test_file_that_is_no_queue_is_one_line(tmp_path: Path, text: str | None, message: str):
+def test_invalid_queue_file_is_one_line(tmp_path: Path, text: str | None, message: str):
     path = tmp_path / "queue.yaml"
     if text is not None:
         path.write_text(text)
@@ -102,7 +102,7 @@ def test_second_queue_in_the_same_folder_is_refused(tmp_path: Path):
         pass
 
 
-def test_queue_may_train_where_it_packs(tmp_path: Path):
+def test_queue_can_train_and_pack_in_the_same_folder(tmp_path: Path):
     with held_queue(tmp_path, tmp_path):
         pass
 
@@ -112,14 +112,14 @@ def test_single_seed_and_pattern_need_no_list(tmp_path: Path, study: Path):
     assert [task.config.seed for _, task in queue.missing()] == [3]
 
 
-def test_study_file_is_looked_for_beside_the_queue(tmp_path: Path, study: Path):
+def test_study_file_is_found_in_the_folder_of_the_queue(tmp_path: Path, study: Path):
     assert len(planned(tmp_path, {"study": study.name}).missing()) == 3
 
 
 # order, and each run once
 
 
-def test_missing_runs_are_those_of_the_entries_in_order_each_once(tmp_path: Path, study: Path):
+def test_missing_runs_follow_the_order_of_entries_without_repeats(tmp_path: Path, study: Path):
     queue = planned(
         tmp_path,
         {"study": str(study), "scale": "small", "only": ["uniform"]},
@@ -164,7 +164,7 @@ def test_packed_run_counts_as_done_without_its_folder(tmp_path: Path, study: Pat
     assert planned(tmp_path, entry).missing() == []
 
 
-def test_time_left_is_that_of_alike_runs(tmp_path: Path, study: Path):
+def test_time_left_is_estimated_from_similar_runs(tmp_path: Path, study: Path):
     queue = planned(
         tmp_path, {"study": str(study), "only": ["softmax"], "seeds": [0, 1]}, {"study": str(study), "only": ["relu"]}
     )
@@ -212,7 +212,7 @@ def test_command_prints_a_line_for_each_run_and_discards_weights(tmp_path: Path,
         assert Run(path).result["environment"]["nice"] == os.nice(0) + 1
 
 
-def test_list_says_how_entries_stand_and_trains_nothing(tmp_path: Path, study: Path):
+def test_list_shows_the_status_and_trains_nothing(tmp_path: Path, study: Path):
     queue_file(tmp_path, {"study": str(study), "scale": "small", "seeds": [0, 1]})
     code, said, errors = finish(start(*command(tmp_path, "--list")))
     assert (code, errors) == (0, "")
@@ -252,7 +252,7 @@ def test_damaged_packed_run_is_packed_again_from_its_folder(tmp_path: Path, stud
     assert folder.exists()
 
 
-def test_damaged_packed_run_without_its_folder_is_one_line_and_not_done(tmp_path: Path, study: Path):
+def test_damaged_packed_run_without_its_folder_is_one_line_and_counts_as_failed(tmp_path: Path, study: Path):
     folder, packed = one_done(tmp_path, study)
     shutil.rmtree(folder)
     packed.write_bytes(packed.read_bytes()[:100])
@@ -263,7 +263,7 @@ def test_damaged_packed_run_without_its_folder_is_one_line_and_not_done(tmp_path
     assert "is damaged" in errors
 
 
-def test_run_that_failed_before_is_said_and_is_no_error(tmp_path: Path, study: Path):
+def test_run_that_failed_earlier_is_printed_but_no_error(tmp_path: Path, study: Path):
     study.write_text(STUDY.replace('"train.batch_size": 16', '"train.batch_size": 16, "train.lr": 1e30'))
     queue_file(tmp_path, {"study": str(study), "scale": "small", "only": ["uniform"]})
     code, said, _ = finish(start(*command(tmp_path, "--discard")))

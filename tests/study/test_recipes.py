@@ -54,13 +54,13 @@ def test_docstring_names_the_report_and_its_small_scale(name: str):
 # ViT variants
 
 
-def test_vit_of_table_1_is_trained():
+def test_vit_of_table_1_is_a_point():
     (mnist, cifar10) = of_preset("vit-variants", "vit")
     assert {mnist.data.name, cifar10.data.name} == {"mnist", "cifar10"}
     assert (cifar10.model.dim, cifar10.model.depth, cifar10.model.heads, cifar10.model.head_dim) == (96, 4, 6, 64)
 
 
-def test_local_and_global_mixing_is_trained():
+def test_local_and_global_mixing_is_a_point():
     assert {config.model.local for config in of_preset("vit-variants", "performer-relu-local")} == {"dwconv(3)"}
 
 
@@ -69,8 +69,8 @@ def test_unstated_weight_decay_is_that_of_pytorch():
         assert config.train.weight_decay == {"adamw": 0.01, "adam": 0.0}[config.train.optimizer]
 
 
-def test_deviations_of_vit_variants_are_said():
-    assert "leave out |x|^2/2" in flags("vit-variants", "preset=performer-exp")
+def test_deviations_of_vit_variants_are_flagged():
+    assert "omit |x|^2/2" in flags("vit-variants", "preset=performer-exp")
     assert "softplus" in flags("vit-variants", "preset=performer-ftheta")
     assert "1e-6 to the denominator" in flags("vit-variants", "preset=performer-relu")
 
@@ -88,7 +88,7 @@ def test_relu_has_256_features_with_random_bias():
 
 
 @pytest.mark.parametrize("kernel", ["relu", "elu", "gelu", "exp"])
-def test_projections_are_drawn_as_torch_draws_orthogonal_ones(kernel: str):
+def test_projections_are_drawn_like_torch_orthogonal(kernel: str):
     assert "rows=orthonormal" in PRESETS[f"conv-{kernel}"]["performer"]
 
 
@@ -120,7 +120,7 @@ def test_every_point_of_kernels_has_all_five_folds():
     assert all(own == {0, 1, 2, 3, 4} for own in whole)
 
 
-def test_wishes_of_the_kernels_report_are_points():
+def test_proposals_of_the_kernels_report_are_points():
     found = configs("kernels").values()
     assert any(config.train.class_weights == (1, 1, 1, 1.5, 1, 1.5, 1, 1, 1, 1) for config in found)
     assert any("classes=(3, 5)" in (config.data.augment or "") for config in found)
@@ -136,7 +136,7 @@ def test_wishes_of_the_kernels_report_are_points():
         assert any(part in performer for performer in performers), part
 
 
-def test_deviations_of_kernels_are_said():
+def test_deviations_of_kernels_are_flagged():
     for kernel, said in [
         ("elu", "shifted"),
         ("gelu", "multiplied"),
@@ -151,7 +151,7 @@ def test_deviations_of_kernels_are_said():
 
 
 @pytest.mark.parametrize("name", ["hybrids", "positions"])
-def test_control_without_mixing_is_there_with_both_heads_and_said(name: str):
+def test_control_without_mixing_has_both_heads_and_is_flagged(name: str):
     """A class token that sees only itself never sees the image: that control is at chance by construction."""
     for scale in ("published", "small"):
         heads = {config.model.head for config in configs(name, scale=scale).values() if config.model.layout == "none"}
@@ -159,14 +159,14 @@ def test_control_without_mixing_is_there_with_both_heads_and_said(name: str):
     assert "chance by construction" in flags(name, "layout=none")
 
 
-def test_hybrids_have_8_features_too_and_time_inference_at_128():
+def test_hybrids_include_8_features_and_time_inference_at_batch_128():
     found = configs("hybrids")
     for data in ("mnist", "cifar10"):
         assert any(config.data.name == data and config.model.performer == "relu(m=8)" for config in found.values())
     assert {config.train.test_batch_size for config in found.values()} == {128}
 
 
-def test_contradictions_of_the_hybrids_report_are_said():
+def test_contradictions_of_the_hybrids_report_are_flagged():
     said = flags("hybrids", "layout=all_standard")
     for part in ("augmented test images", "best test epoch", "naive softmax", "equation 4"):
         assert part in said
@@ -194,7 +194,7 @@ def test_linear_attention_has_cifar100_and_a_resnet_stem():
     assert [config.model.stem for config in of_preset("linear-attention", "linear-performer-resnet")] == ["resnet"]
 
 
-def test_guesses_of_linear_attention_are_said():
+def test_guesses_of_linear_attention_are_flagged():
     assert "a guess" in flags("linear-attention", "performer=exp")
     assert "local windows" in flags("linear-attention", "preset=linformer")
     assert "second recipe" in (load_module("linear_attention").__doc__ or "")
@@ -207,6 +207,6 @@ def load_module(name: str) -> object:
 # positions
 
 
-def test_guesses_of_positions_are_said():
+def test_guesses_of_positions_are_flagged():
     assert "a guess" in flags("positions", "string")
     assert "--tensorboard" in (load_module("positions").__doc__ or "")

@@ -143,7 +143,7 @@ def test_ours_is_the_mean_over_runs_with_its_difference():
     assert found.difference == pytest.approx(73.0 - 72.96)
 
 
-def test_times_come_from_runs_that_had_the_machine_alone_and_have_a_ratio():
+def test_times_use_only_runs_that_did_not_share_the_machine_and_have_a_ratio():
     runs = [
         result(0.7, 10.0, workers=1),
         result(0.7, 90.0, workers=2),
@@ -155,7 +155,7 @@ def test_times_come_from_runs_that_had_the_machine_alone_and_have_a_ratio():
     assert found.ratio == pytest.approx(12.0 / 28.362)
 
 
-def test_ours_is_none_where_no_run_exists():
+def test_ours_is_none_without_runs():
     assert all(
         (pair.ours, pair.difference, pair.ratio, pair.runs) == (None, None, None, 0) for pair in hybrid_pairs().values()
     )
@@ -179,7 +179,7 @@ def test_run_of_a_point_is_found_with_its_published_accuracies(name):
         assert (found.references, found.differs) == (tuple(own), ()), point.name
 
 
-def test_shorter_run_with_another_seed_belongs_to_the_point_and_says_what_differs():
+def test_shorter_run_with_another_seed_matches_the_point_and_lists_differences():
     (config,) = [
         config
         for point, config, _ in configs("hybrids")
@@ -205,7 +205,7 @@ def test_run_that_matches_several_points_gets_no_published_accuracy(monkeypatch:
     assert " and hybrids: data=cifar10 layout=all_standard" in found.name
 
 
-def test_damaged_published_table_is_told_and_affects_no_comparison(monkeypatch: pytest.MonkeyPatch):
+def test_damaged_published_table_is_reported_and_does_not_stop_comparisons(monkeypatch: pytest.MonkeyPatch):
     def read(name: str) -> Any:
         raise FavoritError(f"published table {name}: rows 1 and 2 are both m=16: remove one")
 

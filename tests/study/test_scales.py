@@ -19,7 +19,7 @@ STUDY = Study("mine", "?", BASE, POINTS, sound={"data.subset": 90}, scales={"sma
 REPORTS = sorted(set(built_in()) - {"quickstart"})
 
 
-def test_scale_has_its_own_points_and_changes_win():
+def test_scale_has_its_own_points_and_its_changes_override():
     found = STUDY.configs(Options(scale="small", protocol="sound"))
     assert list(found) == ["layout=softmax", "layout=uniform"]
     assert {(config.train.epochs, config.data.subset, config.scale) for config in found.values()} == {(2, 48, "small")}
@@ -46,7 +46,7 @@ def test_every_study_has_a_smoke_scale():
     assert (config.train.epochs, config.data.subset, config.data.test_subset, config.scale) == (1, 256, 256, "smoke")
 
 
-def test_unknown_scale_is_one_line_with_those_there_are():
+def test_unknown_scale_is_one_line_with_the_known_scales():
     with pytest.raises(
         FavoritError, match="unknown scale of study mine 'smal': did you mean 'small'\\? known: published, small, smoke"
     ):
@@ -55,25 +55,25 @@ def test_unknown_scale_is_one_line_with_those_there_are():
         load_study("quickstart").named(Options(scale="small"))
 
 
-def test_scale_with_an_unknown_field_is_rejected_when_the_study_is_made():
+def test_scale_with_an_unknown_field_is_rejected_at_construction():
     with pytest.raises(FavoritError, match=r"unknown field of a run 'train.epoch'"):
         Study("mine", "?", BASE, POINTS, scales={"small": Scale({"train.epoch": 1})})
     with pytest.raises(FavoritError, match="points 1 and 2 are the same"):
         Study("mine", "?", BASE, POINTS, scales={"small": Scale(points=Points({"seed": 1}, {"seed": 1}))})
 
 
-def test_shown_scale_says_what_options_change():
+def test_shown_scale_includes_the_changes_of_options():
     assert Options().shown_scale == "published"
     assert Options(scale="small", epochs=3, subset=64).shown_scale == "small, 3 epochs, 64 images"
 
 
-def test_several_patterns_keep_points_that_match_one():
+def test_points_that_match_any_pattern_are_kept():
     assert [point.name for point in STUDY.named(Options(only=("soft", "*none")))] == ["layout=softmax", "layout=none"]
     with pytest.raises(FavoritError, match="no point matches 'gelu'"):
         STUDY.named(Options(only=("soft", "gelu")))
 
 
-def test_pattern_means_all_seeds_of_a_variant():
+def test_pattern_matches_all_seeds_of_a_variant():
     found = STUDY.named(Options(only="layout=*x", seeds=(0, 1)))
     assert [point.name for point in found] == ["layout=softmax seed=0", "layout=softmax seed=1"]
     assert [point.name for point in STUDY.named(Options(only="*=softmax seed=1", seeds=(0, 1)))] == [
@@ -116,7 +116,7 @@ def test_scale_is_shown_in_the_tables_of_a_study(tmp_path: Path):
         assert said.splitlines()[0] == "mine: scale small; seeds 0, 1; protocol published"
 
 
-def test_published_numbers_are_not_shown_beside_another_model():
+def test_published_numbers_are_not_shown_for_another_model():
     """At `small` the backbone of the kernels is narrower: its published accuracy is of another model."""
     kernels = load_study("kernels")
     small = Options(scale="small")

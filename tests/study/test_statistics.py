@@ -36,7 +36,7 @@ def test_aggregate_is_the_t_interval():
     assert (found.low, found.high) == (pytest.approx(low), pytest.approx(high))
 
 
-def test_two_values_decide_nothing():
+def test_interval_of_two_values_is_wide():
     """t(1) is 12.7: two seeds a point apart leave an interval of 12.7 points."""
     found = aggregate([0.90, 0.91])
     assert found.high - found.low == pytest.approx(0.127, abs=1e-3)
@@ -47,12 +47,12 @@ def test_one_value_has_no_interval():
     assert (found.mean, found.deviation, found.low, found.high, found.n) == (0.5, None, None, None, 1)
 
 
-def test_no_value_is_an_error():
+def test_aggregate_of_no_values_is_an_error():
     with pytest.raises(FavoritError, match="no values to aggregate"):
         aggregate([])
 
 
-def test_the_t_interval_covers_95_of_100():
+def test_t_interval_covers_the_mean_in_95_percent():
     generator = np.random.default_rng(0)
     found = [aggregate(generator.normal(0.9, 0.02, 4).tolist()) for _ in range(REPETITIONS)]
     covered = np.mean([each.low <= 0.9 <= each.high for each in found])
@@ -90,21 +90,21 @@ def coverage(seeds: int, spread: float, images: int = 500) -> float:
     return covered / REPETITIONS
 
 
-def test_the_bootstrap_over_images_covers_95_of_100():
+def test_bootstrap_over_images_covers_the_difference_in_95_percent():
     assert coverage(seeds=1, spread=0.0) >= 1 - MOST_REJECTIONS
 
 
-def test_the_bootstrap_over_seeds_and_images_covers_where_seeds_vary():
+def test_bootstrap_over_seeds_and_images_covers_the_difference_if_seeds_vary():
     """Drawing images alone would cover a third of the time here."""
     assert coverage(seeds=6, spread=0.3) >= 0.90
 
 
-def test_one_seed_does_not_cover_what_other_seeds_would_do():
+def test_bootstrap_of_one_seed_does_not_cover_other_seeds():
     """Which is why `favorit compare` says so."""
     assert coverage(seeds=1, spread=0.3) < 0.5
 
 
-def test_the_bootstrap_is_that_of_resampled_images():
+def test_bootstrap_equals_resampling_of_images():
     """Against the obvious form: indices of images drawn with replacement."""
     generator = np.random.default_rng(2)
     a, b = generator.random((2, 300)) < np.array([[0.8], [0.75]])
@@ -130,7 +130,7 @@ def test_pairing_narrows_the_interval():
     assert paired.low > 0 > apart.low
 
 
-def test_the_bootstrap_is_seeded():
+def test_bootstrap_is_seeded():
     generator = np.random.default_rng(3)
     a, b = generator.random((2, 3, 50)) < 0.7
     first, again, other = (paired_bootstrap(a, b, draws=99, seed=seed) for seed in (1, 1, 2))
@@ -138,7 +138,7 @@ def test_the_bootstrap_is_seeded():
     assert first != other
 
 
-def test_more_sorts_of_images_than_fit_at_once_make_no_difference():
+def test_bootstrap_in_chunks_equals_one_chunk():
     generator = np.random.default_rng(4)
     a, b = generator.random((2, 8, 2000)) < 0.7
     found, fewer = paired_bootstrap(a, b, draws=10_000), paired_bootstrap(a, b, draws=4_000)
@@ -146,7 +146,7 @@ def test_more_sorts_of_images_than_fit_at_once_make_no_difference():
 
 
 @pytest.mark.parametrize(("a", "b"), [([True], [True, False]), ([], []), ([[[True]]], [True])])
-def test_different_images_are_refused(a, b):
+def test_different_images_are_rejected(a, b):
     with pytest.raises(FavoritError, match="images"):
         paired_bootstrap(a, b)
 
@@ -164,12 +164,12 @@ def test_mcnemar_known_value():
     assert mcnemar([True] * 9 + [False], [False] * 9 + [True]) == pytest.approx(22 / 1024)
 
 
-def test_mcnemar_takes_one_run_of_each():
+def test_mcnemar_rejects_several_runs():
     with pytest.raises(FavoritError, match="one run of each"):
         mcnemar([[True, False]], [[True, False]])
 
 
-def test_mcnemar_rejects_equals_as_often_as_it_says():
+def test_mcnemar_false_positive_rate_is_at_most_5_percent():
     generator = np.random.default_rng(5)
     rejected = 0
     for _ in range(REPETITIONS):
@@ -180,7 +180,7 @@ def test_mcnemar_rejects_equals_as_often_as_it_says():
     assert 0.01 <= rejected / REPETITIONS <= MOST_REJECTIONS
 
 
-def test_mcnemar_sees_a_difference_that_is_there():
+def test_mcnemar_detects_a_real_difference():
     generator = np.random.default_rng(6)
     difficulty = generator.normal(0, 1.5, 5000)
     a, b = (outcomes(generator, 5000, skill)(difficulty)[0] for skill in (0.7, 0.3))
@@ -218,7 +218,7 @@ def written(
 LABELS = np.arange(1000) % 3
 
 
-def test_a_comparison_of_real_runs(trained):
+def test_compare_of_trained_runs(trained):
     found = compare([trained["relu"][0].path], [trained["softmax"][0].path])
     accuracies = [trained[name][0].result["test"]["accuracy"] for name in ("relu", "softmax")]
     assert [found.accuracy_a.mean, found.accuracy_b.mean] == pytest.approx(accuracies)
@@ -235,7 +235,7 @@ def test_seeds_of_a_variant_are_aggregated(trained):
     assert found.p is None
 
 
-def test_the_sentence_says_what_the_numbers_say(tmp_path: Path):
+def test_sentence_states_the_difference_and_whether_it_is_distinguishable(tmp_path: Path):
     a = written(tmp_path / "a", tiny(model=dict(layout="relu")), np.arange(1000) < 508, LABELS)
     b = written(tmp_path / "b", tiny(), np.arange(1000) < 500, LABELS)
     c = written(tmp_path / "c", tiny(), np.arange(1000)[::-1] < 500, LABELS)
@@ -252,7 +252,7 @@ def test_the_sentence_says_what_the_numbers_say(tmp_path: Path):
     assert compare([a.path], [c.path]).sentence.endswith("): not distinguishable")
 
 
-def test_variants_of_one_mixer_are_told_apart_by_their_runs(tmp_path: Path):
+def test_variants_with_the_same_mixer_are_named_by_their_runs(tmp_path: Path):
     recipes = {"a": 0.1, "b": 0.2}
     runs = [
         written(tmp_path / (name * 16), tiny(train=dict(lr=lr)), LABELS == 0, LABELS) for name, lr in recipes.items()
@@ -287,7 +287,7 @@ DIFFERENCES: dict[str, tuple[dict[str, Any], int, list[str]]] = {
 
 
 @pytest.mark.parametrize("name", DIFFERENCES)
-def test_confounded_names_what_differs_beyond_the_mixer(tmp_path: Path, name):
+def test_confounded_lists_differences_other_than_the_mixer(tmp_path: Path, name):
     changes, parameters, expected = DIFFERENCES[name]
     size = dict(image_size=8, classes=3)
     a = tiny(model=size)
@@ -301,7 +301,7 @@ def test_confounded_names_what_differs_beyond_the_mixer(tmp_path: Path, name):
     assert [phrase.split(" ", 1)[1] for phrase in confounded(*reversed(runs))] == mirrored
 
 
-def test_what_cannot_be_compared_is_said(tmp_path: Path):
+def test_runs_that_cannot_be_compared_are_rejected(tmp_path: Path):
     a = written(tmp_path / "a", tiny(), LABELS == 0, LABELS)
     other = written(tmp_path / "other", tiny(seed=1), LABELS == 0, LABELS[::-1])
     with pytest.raises(FavoritError, match=r"a and .*other were tested on different images"):
@@ -339,7 +339,7 @@ def compare_command(capsys: pytest.CaptureFixture[str], *arguments: object) -> s
     return capsys.readouterr().out
 
 
-def test_the_command_prints_accuracies_a_sentence_and_what_confounds(tmp_path: Path, capsys):
+def test_command_prints_accuracies_a_sentence_and_confounders(tmp_path: Path, capsys):
     a = written(tmp_path / "a", tiny(model=dict(layout="relu")), np.arange(1000) < 508, LABELS)
     b = written(tmp_path / "b", tiny(train=dict(lr=0.5)), np.arange(1000) < 500, LABELS, parameters=2000)
     out = compare_command(capsys, a.path, b.path)
@@ -354,7 +354,7 @@ def test_the_command_prints_accuracies_a_sentence_and_what_confounds(tmp_path: P
     assert told["difference"]["mean"] == pytest.approx(0.008)
 
 
-def test_the_command_takes_seeds_separated_by_commas(trained, capsys):
+def test_command_takes_seeds_separated_by_commas(trained, capsys):
     sides = [",".join(str(run.path) for run in trained[name]) for name in ("relu", "softmax")]
     told = json.loads(compare_command(capsys, *sides, "--json"))
     assert (told["accuracy_a"]["n"], told["accuracy_b"]["n"], told["p"], told["confounded"]) == (2, 2, None, [])
@@ -365,7 +365,7 @@ def test_the_command_takes_seeds_separated_by_commas(trained, capsys):
     assert f"{max(low, 0):.2%} to {min(high, 1):.2%}" in out, "no accuracy lies outside 0 to 1"
 
 
-def test_the_command_shows_published_accuracies_of_runs_of_a_built_in_study(tmp_path: Path, capsys):
+def test_command_shows_published_accuracies_of_runs_of_a_built_in_study(tmp_path: Path, capsys):
     from favorit.study import load_study
 
     configs = load_study("hybrids").configs()
@@ -384,7 +384,7 @@ def test_the_command_shows_published_accuracies_of_runs_of_a_built_in_study(tmp_
     assert told["published_differences"][0]["low"] == pytest.approx(1.31)
 
 
-def test_the_command_shows_no_published_column_for_runs_of_no_study(tmp_path: Path, capsys):
+def test_command_shows_no_published_column_for_runs_of_no_study(tmp_path: Path, capsys):
     a = written(tmp_path / "a", tiny(model=dict(layout="relu")), np.arange(1000) < 508, LABELS)
     b = written(tmp_path / "b", tiny(), np.arange(1000) < 500, LABELS)
     assert "published" not in compare_command(capsys, a.path, b.path)

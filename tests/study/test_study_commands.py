@@ -66,7 +66,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, int,
     return path, out, status, said
 
 
-def test_points_that_fail_do_not_stop_the_others(finished):
+def test_failed_points_do_not_stop_the_others(finished):
     path, out, status, said = finished
     assert status == 1
     results = {task.name: RunFolder(out / task.id).result() for task in make_plan(load_study(path), Options()).tasks}
@@ -86,14 +86,14 @@ def test_points_that_fail_do_not_stop_the_others(finished):
     assert "4 points: 0 done, 4 to do" in said
 
 
-def test_progress_is_plain_lines_where_there_is_no_terminal(finished):
+def test_progress_of_piped_output_is_plain_lines(finished):
     lines = finished[3].splitlines()
     assert sum("begins on worker" in line for line in lines) == 4
     assert {line.split("]")[0] for line in lines if line.startswith("[")} == {f"[{number}/4" for number in (1, 2, 3, 4)}
     assert not any("\x1b" in line for line in lines)
 
 
-def test_runs_are_those_of_train(finished, tmp_path: Path):
+def test_runs_are_bit_equal_to_those_of_train(finished, tmp_path: Path):
     """The same numbers, bit for bit, at as many threads."""
     path, out, _, _ = finished
     alone, _ = fit(tmp_path, load_study(path).configs()["lr=0.01 seed=1"])
@@ -102,7 +102,7 @@ def test_runs_are_those_of_train(finished, tmp_path: Path):
     assert run.result["environment"] == alone.result["environment"]
 
 
-def test_the_same_command_again_does_nothing_and_says_the_same(finished, study: Command):
+def test_rerun_of_a_finished_study_trains_nothing_and_prints_the_same_table(finished, study: Command):
     path, out, _, said = finished
     before = dict(files(out))
     status, again = study("run", path, "--out", out)
@@ -115,7 +115,7 @@ def test_the_same_command_again_does_nothing_and_says_the_same(finished, study: 
     }
 
 
-def test_status_and_plan_say_how_it_stands(finished, study: Command):
+def test_status_and_plan_count_the_points(finished, study: Command):
     path, out, _, _ = finished
     status, said = study("status", path, "--out", out)
     assert status == 0
@@ -126,7 +126,7 @@ def test_status_and_plan_say_how_it_stands(finished, study: Command):
     assert said.rstrip().endswith("3 points: 2 complete, 1 missing")
 
 
-def test_plan_estimates_what_is_left(tmp_path: Path, study: Command):
+def test_plan_estimates_the_missing_runs(tmp_path: Path, study: Command):
     path = write(tmp_path / "tiny.py", {"model.dim": [8, 16]})
     fit(tmp_path / "runs", load_study(path).configs()["dim=8"])
     status, said = study("plan", path, "--out", tmp_path / "runs", "--workers", "2")
@@ -138,7 +138,7 @@ def test_plan_estimates_what_is_left(tmp_path: Path, study: Command):
     assert "about 0 s left with 2 workers here" in said
 
 
-def test_plan_of_absent_data_says_what_brings_them(tmp_path: Path, study: Command):
+def test_plan_of_missing_data_names_the_fetch_command(tmp_path: Path, study: Command):
     status, said = study("plan", "hybrids", "--no-estimate", "--only", "all_standard", "--data-dir", tmp_path)
     assert status == 0
     assert "2 points: 2 no data" in said
@@ -156,7 +156,7 @@ def test_list_has_every_study_with_its_question(study: Command):
         )
 
 
-def test_what_cannot_be_fetched_fails_and_the_rest_is_done(
+def test_points_of_data_that_cannot_be_fetched_fail_and_the_others_are_done(
     tmp_path: Path, study: Command, monkeypatch: pytest.MonkeyPatch
 ):
     """Points of data that no source has are listed as failed; the others were finished before, so that no worker is
@@ -174,7 +174,7 @@ def test_what_cannot_be_fetched_fails_and_the_rest_is_done(
     assert re.search(r"^failed: data=cifar100: cifar100 is not in .* By hand: put cifar-100-binary.tar.gz", said, re.M)
 
 
-def test_what_a_run_takes_of_a_cluster_is_said_there(tmp_path: Path, study: Command, monkeypatch: pytest.MonkeyPatch):
+def test_cpus_and_gpus_are_passed_to_the_cluster(tmp_path: Path, study: Command, monkeypatch: pytest.MonkeyPatch):
     asked: dict[str, Any] = {}
 
     def cluster(tasks: list[Task], out: Path, **options: Any) -> Iterator[TaskEvent]:
@@ -196,7 +196,7 @@ def curve(folder: Path, tag: str) -> list[tuple[int, float]]:
     return [(point.step, point.value) for point in EventAccumulator(str(folder)).Reload().Scalars(tag)]
 
 
-def test_tensorboard_has_the_curves_of_each_run_and_a_resumed_one_repeats_no_epoch(tmp_path: Path, study: Command):
+def test_tensorboard_has_every_epoch_of_each_run_once(tmp_path: Path, study: Command):
     path, out = write(tmp_path / "tiny.py", {"seed": [0, 1]}), tmp_path / "runs"
     stopped, other = load_study(path).configs().values()
 
@@ -218,7 +218,7 @@ def test_tensorboard_has_the_curves_of_each_run_and_a_resumed_one_repeats_no_epo
             assert [value for _, value in found] == pytest.approx(expected, rel=1e-6)
 
 
-def test_tensorboard_that_is_not_installed_starts_nothing(
+def test_missing_tensorboard_package_is_reported_before_training(
     tmp_path: Path, study: Command, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
@@ -245,7 +245,7 @@ BAD: dict[str, tuple[str, str]] = {
 
 @pytest.mark.parametrize(("content", "message"), BAD.values(), ids=BAD)
 @pytest.mark.parametrize("verb", ["plan", "run", "status"])
-def test_a_study_with_a_mistake_starts_nothing(tmp_path: Path, study: Command, verb, content, message):
+def test_invalid_study_trains_nothing(tmp_path: Path, study: Command, verb, content, message):
     path = tmp_path / "bad.py"
     path.write_text(content)
     with pytest.raises(FavoritError) as error:
@@ -276,7 +276,7 @@ def test_a_study_with_a_mistake_starts_nothing(tmp_path: Path, study: Command, v
         ),
     ],
 )
-def test_mistakes_of_the_command_are_one_line(tmp_path: Path, study: Command, arguments, message):
+def test_invalid_options_are_one_line(tmp_path: Path, study: Command, arguments, message):
     with pytest.raises(FavoritError) as error:
         study(*arguments, "--out", tmp_path / "runs")
     assert message in str(error.value)

@@ -30,12 +30,12 @@ def names(points: Points, base: dict[str, Any] | None = None, options: Options |
 # names
 
 
-def test_names_show_what_differs_with_short_keys():
+def test_names_show_differing_fields_with_short_keys():
     points = product({"data.name": ["mnist", "digits"], "model.layout": ["softmax", "relu(m=16)"]})
     assert names(points)[:2] == ["data=mnist layout=softmax", "data=mnist layout=relu(m=16)"]
 
 
-def test_what_follows_from_another_field_is_not_shown():
+def test_field_that_follows_from_another_is_not_shown():
     points = Points(
         {"data.name": "mnist", "data.augment": "rotate(5)"}, {"data.name": "digits", "data.augment": "flip"}
     )
@@ -47,7 +47,7 @@ def test_what_follows_from_another_field_is_not_shown():
     ]
 
 
-def test_a_field_is_shown_where_it_is_given():
+def test_field_is_shown_only_for_points_that_set_it():
     points = product({"model.layout": ["all_performer"], "model.performer": ["relu", "elu"]}) + product(
         {"model.layout": ["softmax"]}
     )
@@ -58,7 +58,7 @@ def test_a_field_is_shown_where_it_is_given():
     ]
 
 
-def test_seeds_and_folds_come_last_even_where_they_tell_all():
+def test_seeds_and_folds_come_last_even_if_they_distinguish_all_points():
     points = Points({"seed": 0, "model.dim": 32}, {"seed": 1, "model.dim": 64})
     assert names(points) == ["dim=32", "dim=64"]
     assert names(product({"data.fold": [0, 1], "model.dim": [32, 64]}), {"data.folds": 2})[:2] == [
@@ -67,7 +67,7 @@ def test_seeds_and_folds_come_last_even_where_they_tell_all():
     ]
 
 
-def test_a_single_point_has_the_name_of_the_study():
+def test_single_point_has_the_name_of_the_study():
     assert names(product()) == ["mine"]
     assert names(product() + product(seed=[3])) == ["mine", "seed=3"]
 
@@ -82,7 +82,7 @@ def test_repetitions_are_one_group():
     ]
 
 
-def test_seeds_take_the_place_of_those_there_are():
+def test_seeds_option_replaces_the_seeds_of_the_points():
     points = product({"model.layout": ["softmax", "uniform"], "seed": [0, 1]})
     assert names(points, options=Options(seeds=(7,))) == ["layout=softmax", "layout=uniform"]
     assert names(points, {"seed": 3}, Options(seeds=(0, 7)))[1:3] == ["layout=softmax seed=7", "layout=uniform seed=0"]
@@ -91,7 +91,7 @@ def test_seeds_take_the_place_of_those_there_are():
 # configurations
 
 
-def test_points_win_over_base_and_fields_over_presets():
+def test_points_override_base_and_fields_override_presets():
     mine = study(
         Points({"model.preset": "hybrid-mnist", "model.dim": 32}), {"model.dim": 16, "train.lr": 0.5, "seed": 7}
     )
@@ -122,7 +122,7 @@ def test_only_is_part_of_a_name_or_a_pattern():
         names(points, options=Options(only="gelu"))
 
 
-def test_names_do_not_depend_on_what_is_asked_for():
+def test_names_do_not_depend_on_the_selection():
     points = product({"model.layout": ["softmax", "uniform"], "model.dim": [32, 64]})
     assert names(points, options=Options(only="uniform"))[0] == "layout=uniform dim=32"
 
@@ -154,7 +154,7 @@ def test_names_do_not_depend_on_what_is_asked_for():
         ),
     ],
 )
-def test_mistakes_are_one_line(make, message):
+def test_invalid_study_is_rejected_in_one_line(make, message):
     with pytest.raises(FavoritError) as error:
         make()
     assert message in str(error.value)
@@ -164,7 +164,7 @@ def test_mistakes_are_one_line(make, message):
 # files
 
 
-def test_a_file_is_a_study_and_may_import_what_lies_beside_it(tmp_path: Path):
+def test_study_file_may_import_modules_of_its_folder(tmp_path: Path):
     (tmp_path / "values_of_mine.py").write_text("DIMS = [8, 16]\n")
     path = tmp_path / "mine.py"
     path.write_text(
@@ -191,7 +191,7 @@ def test_a_file_is_a_study_and_may_import_what_lies_beside_it(tmp_path: Path):
         (None, "mine.py: no such file"),
     ],
 )
-def test_a_file_that_is_no_study_is_one_line(tmp_path: Path, text, message):
+def test_file_without_a_study_is_rejected_in_one_line(tmp_path: Path, text, message):
     path = tmp_path / "mine.py"
     if text is not None:
         path.write_text(text)
@@ -201,7 +201,7 @@ def test_a_file_that_is_no_study_is_one_line(tmp_path: Path, text, message):
     assert "\n" not in str(error.value)
 
 
-def test_an_unknown_name_is_an_error_with_near_names():
+def test_unknown_name_is_an_error_with_the_nearest_match():
     with pytest.raises(
         FavoritError, match=r"unknown study .*'hybrid': did you mean 'hybrids'\? known: hybrids, kernels"
     ):
@@ -213,20 +213,20 @@ def test_an_unknown_name_is_an_error_with_near_names():
 COUNTS = {"vit-variants": 34, "kernels": 161, "hybrids": 112, "linear-attention": 36, "positions": 30, "quickstart": 4}
 
 
-def test_there_is_one_for_each_section():
+def test_every_section_has_a_study():
     assert {name: len(load_study(name).points) for name in built_in()} == COUNTS
     assert all(load_study(name).name == name for name in built_in())
 
 
 @pytest.mark.parametrize("name", sorted(set(COUNTS) - {"quickstart"}))
-def test_each_has_the_controls(name):
+def test_every_study_has_the_controls(name):
     layouts = {point.get("model.layout") for point in load_study(name).points}
     assert {"uniform", "none"} <= layouts
 
 
 @pytest.mark.parametrize("name", COUNTS)
 @pytest.mark.parametrize("protocol", ["published", "sound"])
-def test_each_makes_configurations(name, protocol):
+def test_every_study_yields_configurations(name, protocol):
     found = load_study(name).configs(Options(protocol=protocol))
     assert len(found) == COUNTS[name]
     if protocol == "sound":
@@ -234,7 +234,7 @@ def test_each_makes_configurations(name, protocol):
         assert all(config.train.select == "best" for config in found.values())
 
 
-def test_the_sweeps_share_one_run():
+def test_sweeps_share_one_run():
     shared = [
         point
         for point in load_study("vit-variants").points
@@ -262,7 +262,7 @@ def test_hybrids_are_the_published_grid():
     assert (one.data.augment, one.data.augment_test, one.train.select) == ("flip|rotate(5)", True, "last")
 
 
-def test_flags_are_about_the_points_they_name():
+def test_flags_match_existing_points():
     kernels = load_study("kernels")
     named = [point.name for point in kernels.named(Options())]
     tuned = [name for name in named if any("tuned on the test set" in flag for flag in kernels.flagged(name))]

@@ -180,7 +180,7 @@ def test_twenty_kills_at_random_moments(server: Server, tmp_path: Path):
         assert left == {each.name for each in (tmp_path / "whole" / identifier).iterdir()}
 
 
-def test_what_a_kill_left_in_complete_runs_is_removed_by_the_same_command(server: Server, tmp_path: Path):
+def test_leftovers_of_a_kill_in_complete_runs_are_removed_on_rerun(server: Server, tmp_path: Path):
     """A worker may be killed after the result of its run and before it has tidied; nobody trains that run again."""
     path, out = write_study(tmp_path, {"seed": [0, 1]}, **{"train.epochs": 1}), tmp_path / "runs"
     assert server.complete(do="run", study=path, out=out, workers=1) == 0
@@ -211,7 +211,7 @@ def test_two_runners_share_a_study(server: Server, tmp_path: Path):
     assert min(trained[first], trained[second]) > 0, "one of them did nothing"
 
 
-def test_a_run_that_is_held_is_waited_for(server: Server, tmp_path: Path):
+def test_held_run_is_waited_for(server: Server, tmp_path: Path):
     """One runner trains a long run; another, started on it alone, waits, and takes it over when the first is killed."""
     path, out = write_study(tmp_path, {"seed": [0]}, **{"train.epochs": 40}), tmp_path / "runs"
     first = server.ask(do="run", study=path, out=out, workers=1)
@@ -226,7 +226,7 @@ def test_a_run_that_is_held_is_waited_for(server: Server, tmp_path: Path):
     assert began[1][1] > 0
 
 
-def test_interrupted_it_ends_promptly_and_goes_on(server: Server, tmp_path: Path):
+def test_interrupted_study_stops_promptly_and_resumes(server: Server, tmp_path: Path):
     path, out = write_study(tmp_path, {"seed": [0, 1]}, **{"train.epochs": 60}), tmp_path / "runs"
     runner = server.ask(do="run", study=path, out=out, workers=2)
     until(lambda: len({event["id"] for event in said(out) if event["event"] == "Trained"}) == 2)
@@ -242,7 +242,7 @@ def test_interrupted_it_ends_promptly_and_goes_on(server: Server, tmp_path: Path
     assert {state.status for state in status(path, out)} == {"complete"}
 
 
-def test_hours_stop_what_is_under_way_and_begin_nothing(server: Server, tmp_path: Path):
+def test_hours_stop_running_runs_and_start_no_others(server: Server, tmp_path: Path):
     path, out = write_study(tmp_path, {"seed": [0, 1]}, **{"train.epochs": 4000}), tmp_path / "runs"
     seconds, trained = 1.5, False
     while not trained and seconds < PATIENCE:  # on a slow machine the first epoch needs longer
@@ -262,7 +262,7 @@ def test_hours_stop_what_is_under_way_and_begin_nothing(server: Server, tmp_path
     assert again["step"] > 0
 
 
-def test_a_task_that_kills_its_worker_breaks_and_the_others_go_on(server: Server, tmp_path: Path):
+def test_task_that_kills_its_worker_fails_and_the_others_continue(server: Server, tmp_path: Path):
     path, out = write_study(tmp_path, {"model.layout": ["uniform", "none", "softmax"]}), tmp_path / "runs"
     assert server.complete(do="run", study=path, out=out, workers=1, deadly="none") == 1
     (broke,) = (event for event in said(out) if event["event"] == "Broke")
@@ -279,7 +279,7 @@ def test_a_task_that_kills_its_worker_breaks_and_the_others_go_on(server: Server
     assert [(state.status, state.error) for state in status(path, out)] == [("complete", None)] * 3
 
 
-def test_an_error_that_is_no_divergence_is_recorded_and_tried_again(server: Server, tmp_path: Path):
+def test_error_other_than_divergence_is_recorded_and_retried_on_rerun(server: Server, tmp_path: Path):
     """A damaged checkpoint breaks a run; without it the same command completes it."""
     path, out = write_study(tmp_path, {"seed": [0, 1]}), tmp_path / "runs"
     broken = out / min(ids(path)) / "checkpoint-3"
@@ -294,7 +294,7 @@ def test_an_error_that_is_no_divergence_is_recorded_and_tried_again(server: Serv
     assert [(state.status, state.error) for state in status(path, out)] == [("complete", None)] * 2
 
 
-def test_that_several_shared_the_machine_is_recorded(server: Server, tmp_path: Path):
+def test_number_of_workers_is_recorded(server: Server, tmp_path: Path):
     path, out = write_study(tmp_path, {"seed": [0, 1, 2]}, **{"train.epochs": 1}), tmp_path / "runs"
     assert server.complete(do="run", study=path, out=out, workers=2) == 0
     assert {favorit.Run(out / identifier).result["environment"]["workers"] for identifier in ids(path)} == {2}

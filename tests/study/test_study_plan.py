@@ -56,7 +56,7 @@ def test_every_built_in_study_plans_without_its_data(name, tmp_path: Path):
     assert all(found.images[data] == ((60_000, 10_000) if data == "mnist" else (50_000, 10_000)) for data in absent)
 
 
-def test_tasks_are_what_training_makes_of_the_points(tmp_path: Path):
+def test_tasks_have_the_configurations_and_ids_of_training(tmp_path: Path):
     found = plan(product({"model.layout": ["softmax", "uniform"]}))
     run, _ = fit(tmp_path, tiny(model=dict(layout="uniform")))
     assert [task.name for task in found.tasks] == ["layout=softmax", "layout=uniform"]
@@ -65,7 +65,7 @@ def test_tasks_are_what_training_makes_of_the_points(tmp_path: Path):
     assert found.images == {DATA: (96, 48)}
 
 
-def test_planning_costs_no_weights():
+def test_planning_allocates_no_weights():
     """A model of 4 billion parameters is checked like any other."""
     release_memory()
     before = peak_memory()
@@ -75,7 +75,7 @@ def test_planning_costs_no_weights():
 
 
 @pytest.mark.parametrize("layout", ["favor(m=8)", "relu(m=8)", "learned(m=8)|mixture", "softmax"])
-def test_the_model_is_built_as_training_would(layout, monkeypatch: pytest.MonkeyPatch):
+def test_planned_model_has_the_shapes_of_the_trained_one(layout, monkeypatch: pytest.MonkeyPatch):
     """What is built without values has the shapes of what is trained."""
     built: list[nn.Module] = []
 
@@ -108,7 +108,7 @@ def test_the_model_is_built_as_training_would(layout, monkeypatch: pytest.Monkey
         ({"train.batch_size": 500, "train.drop_last": True}, "batch_size=500"),
     ],
 )
-def test_what_training_would_refuse_is_refused_with_the_name_of_the_point(changes, message):
+def test_configuration_that_training_rejects_is_rejected_with_the_name_of_its_point(changes, message):
     with pytest.raises(FavoritError) as error:
         plan(Points({}, changes))
     assert message in str(error.value)
@@ -118,7 +118,7 @@ def test_what_training_would_refuse_is_refused_with_the_name_of_the_point(change
     assert "\n" not in str(error.value)
 
 
-def test_points_that_are_the_same_run_are_refused():
+def test_points_of_the_same_run_are_rejected():
     """relu(64) is relu(m=64), and a layout's name is its pattern."""
     points = product({"model.layout": ["relu(m=64)", "relu(64)"]})
     with pytest.raises(
@@ -127,7 +127,7 @@ def test_points_that_are_the_same_run_are_refused():
         plan(points)
 
 
-def test_the_other_data_sets_of_a_study_are_planned(tmp_path: Path):
+def test_points_of_available_data_sets_are_planned(tmp_path: Path):
     found = plan(product({"data.name": ["mnist", "digits"], "model.stem": ["patch(4)"]}))
     assert list(found.absent) == ["data=mnist"]
     assert [task.name for task in found.ready] == ["data=digits"]
@@ -136,7 +136,7 @@ def test_the_other_data_sets_of_a_study_are_planned(tmp_path: Path):
 # the index
 
 
-def test_status_needs_neither_torch_nor_data_once_planned(tmp_path: Path):
+def test_status_after_planning_needs_neither_torch_nor_data(tmp_path: Path):
     images = pictures(tmp_path / "images", {"black": 12, "white": 12})
     path = tmp_path / "mine.py"
     base = {**BASE, "data.name": f"folder('{images}', 8)", "data.validation": 0.25}
@@ -162,7 +162,7 @@ def test_status_needs_neither_torch_nor_data_once_planned(tmp_path: Path):
     assert not heavy
 
 
-def test_the_index_may_be_deleted_or_damaged(tmp_path: Path):
+def test_index_can_be_deleted_or_damaged(tmp_path: Path):
     study = Study("mine", "?", BASE, product(seed=[0, 1]))
     found = make_plan(study, Options())
     write_index(found, tmp_path)
@@ -174,7 +174,7 @@ def test_the_index_may_be_deleted_or_damaged(tmp_path: Path):
         assert json.loads(index.read_text())["points"] == [[task.name, task.group, task.id] for task in found.tasks]
 
 
-def test_the_index_is_of_these_points_and_options(tmp_path: Path):
+def test_index_depends_on_points_and_options(tmp_path: Path):
     study = Study("mine", "?", BASE, product(seed=[0, 1]))
     paths = {
         index_path(replace(study, points=points), options, tmp_path)
@@ -192,7 +192,7 @@ def test_the_index_is_of_these_points_and_options(tmp_path: Path):
     assert len(paths) == 11
 
 
-def test_index_of_a_preset_that_changed_is_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_index_depends_on_the_fields_of_a_preset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     study = Study("mine", "?", {**BASE, "model.preset": "hybrid"}, product(seed=[0, 1]))
     before = index_path(study, Options(), tmp_path)
     monkeypatch.setitem(PRESETS, "hybrid", {"local": "dwconv(3)"})

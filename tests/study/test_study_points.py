@@ -12,7 +12,7 @@ def plain(points: Points) -> list[dict[str, object]]:
     return [dict(point) for point in points]
 
 
-def test_product_is_every_combination_the_last_field_fastest():
+def test_product_varies_the_last_field_fastest():
     assert plain(product({"model.layout": ["softmax", "uniform"], "seed": [0, 1]})) == [
         {"model.layout": "softmax", "seed": 0},
         {"model.layout": "softmax", "seed": 1},
@@ -40,23 +40,23 @@ def test_zip_of_unequal_lists_names_their_lengths():
 
 
 @pytest.mark.parametrize("values", ["softmax", 3, None])
-def test_a_list_that_is_none_is_refused(values):
+def test_value_that_is_not_a_list_is_rejected(values):
     with pytest.raises(FavoritError, match=r"model\.layout=.*: give a list of values"):
         product({"model.layout": values})
 
 
-def test_sum_puts_one_after_the_other_and_refuses_what_is_in_both():
+def test_sum_concatenates_and_rejects_duplicates():
     assert plain(product(seed=[0]) + product(seed=[1])) == [{"seed": 0}, {"seed": 1}]
     with pytest.raises(FavoritError, match=r"the point seed=0 train\.lr=0\.1 is on both sides of \+.*\|"):
         Points({"train.lr": 0.1, "seed": 0}) + Points({"seed": 0, "train.lr": 0.1})
 
 
-def test_union_keeps_one_of_two_alike():
+def test_union_keeps_one_of_two_equal_points():
     points = product(seed=[0, 1]) | product(seed=[1, 2])
     assert plain(points) == [{"seed": 0}, {"seed": 1}, {"seed": 2}]
 
 
-def test_cross_of_two():
+def test_times_combines_every_pair():
     points = Points({"data.name": "mnist"}, {"data.name": "cifar10", "data.augment": "flip"}) * product(seed=[0, 1])
     assert [(point["data.name"], point["seed"]) for point in points] == [
         ("mnist", 0),
@@ -76,7 +76,7 @@ def test_filters_slices_and_length():
     assert isinstance(points[:2], Points)
 
 
-def test_points_do_not_change():
+def test_points_are_immutable():
     written = {"seed": 0}
     points = Points(written)
     written["seed"] = 1
@@ -89,7 +89,7 @@ def test_points_do_not_change():
     ("field", "hint"),
     [("model.layot", "model.layout"), ("layout", "model.layout"), ("train.seed", "seed"), ("data.path", "data.fold")],
 )
-def test_an_unknown_field_is_an_error_with_near_names(field, hint):
+def test_unknown_field_is_an_error_with_the_nearest_match(field, hint):
     with pytest.raises(
         FavoritError, match=f"unknown field of a run '{field}': did you mean .*known: .*{hint}"
     ) as error:

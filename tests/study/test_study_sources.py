@@ -44,7 +44,7 @@ def imports(path: Path) -> int:
     return len(Path(f"{path}.log").read_text())
 
 
-def test_a_file_is_imported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_file_is_imported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = counting(tmp_path)
     first = load_study(path)
     monkeypatch.chdir(tmp_path)
@@ -54,14 +54,14 @@ def test_a_file_is_imported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert imports(path) == 1
 
 
-def test_a_file_that_has_changed_is_imported_again(tmp_path: Path):
+def test_changed_file_is_imported_again(tmp_path: Path):
     before = load_study(counting(tmp_path)).name
     path = counting(tmp_path, "STUDY = Study('yours', '?', {}, product())")
     assert (before, load_study(path).name) == ("mine", "yours")
     assert imports(path) == 2
 
 
-def test_a_file_that_runs_as_a_script_is_that_script(tmp_path: Path):
+def test_file_that_runs_as_a_script_is_not_imported_again(tmp_path: Path):
     """`run(__file__)` at its end does not import it a second time."""
     path = counting(
         tmp_path, "from favorit.study import load_study\nprint(load_study(__file__).points is STUDY.points)"
@@ -70,11 +70,11 @@ def test_a_file_that_runs_as_a_script_is_that_script(tmp_path: Path):
     assert imports(path) == 1
 
 
-def test_a_built_in_study_has_no_file():
+def test_built_in_study_has_no_source():
     assert load_study("quickstart").source is None
 
 
-def test_what_a_file_imports_from_its_folder_comes_along(tmp_path: Path):
+def test_source_includes_imported_modules_of_its_folder(tmp_path: Path):
     package = tmp_path / "package_of_mine"
     package.mkdir()
     for path in (
@@ -92,7 +92,7 @@ def test_what_a_file_imports_from_its_folder_comes_along(tmp_path: Path):
     assert dict(source.neighbours) == {name: (tmp_path / name).read_bytes() for name in names}
 
 
-def test_where_a_file_is_not_it_is_imported_from_what_came_along(tmp_path: Path):
+def test_source_is_imported_without_its_file(tmp_path: Path):
     """In a process that has neither the file nor its folder: its components are there, and nothing is left on disk."""
     beside = [(name, (OWN / name).read_bytes()) for name in ["rising_width.py"]]
     (tmp_path / "source").write_bytes(
@@ -115,7 +115,7 @@ def test_where_a_file_is_not_it_is_imported_from_what_came_along(tmp_path: Path)
     assert os.listdir(tmp_path / "temporary") == []
 
 
-def test_a_mistake_in_a_file_leaves_nothing_behind(tmp_path: Path):
+def test_failed_import_leaves_no_module_behind(tmp_path: Path):
     path, before = tmp_path / "broken_of_mine.py", list(sys.path)
     path.write_text("import widths_of_nobody\n")
     with pytest.raises(
@@ -126,7 +126,7 @@ def test_a_mistake_in_a_file_leaves_nothing_behind(tmp_path: Path):
     assert sys.path == before
 
 
-def test_components_of_a_file_reach_the_workers(tmp_path: Path):
+def test_workers_know_the_components_of_a_study_file(tmp_path: Path):
     shutil.copytree(OWN, tmp_path, dirs_exist_ok=True)
     process = start(
         "-m", "favorit", "study", "run", "rising_study.py", "--workers", "2", "--accelerator", "cpu", cwd=tmp_path
@@ -139,7 +139,7 @@ def test_components_of_a_file_reach_the_workers(tmp_path: Path):
     assert sorted(found) == ["rising(m=8)|softmax"] * 2 + ["rising(width=0.5)"] * 2
 
 
-def test_a_file_that_cannot_be_imported_there_breaks_its_points(tmp_path: Path):
+def test_points_fail_if_their_worker_cannot_import_the_file(tmp_path: Path):
     source = Source("absent/mine.py", b"\nraise RuntimeError('not here')")
     order = Order("worker 1", str(tmp_path), None, "cpu", 60.0, 1, 1, float("inf"), source)
     broke = worker._attempt(Task("point", RunConfig(), "0" * 16), order, None, lambda event: None)

@@ -53,7 +53,7 @@ def names(run: RunFolder) -> set[str]:
     return {path.relative_to(run.path).as_posix() for path in run.path.rglob("*") if path.is_file()}
 
 
-def test_a_run_under_way_travels_whole(late: RunFolder, complete: Run, tmp_path: Path):
+def test_unfinished_run_is_transferred_completely(late: RunFolder, complete: Run, tmp_path: Path):
     (late.path / ".config.json.123").write_text("half written")
     (late.path / "writing-14").mkdir()
     (late.path / "writing-14" / "model.safetensors").write_text("half written")
@@ -70,7 +70,7 @@ def test_a_run_under_way_travels_whole(late: RunFolder, complete: Run, tmp_path:
     assert_bit_equal(Outcome.of(run), Outcome.of(complete))
 
 
-def test_of_two_checkpoints_the_newest_travels(late: RunFolder, tmp_path: Path):
+def test_only_the_newest_checkpoint_is_transferred(late: RunFolder, tmp_path: Path):
     """As a process leaves them that is killed between writing one and removing the other."""
     copy = RunFolder(shutil.copytree(late.path, tmp_path / "copy"))
     (copy.path / "checkpoint-7").mkdir()
@@ -78,7 +78,7 @@ def test_of_two_checkpoints_the_newest_travels(late: RunFolder, tmp_path: Path):
     assert read_contents(copy) == read_contents(late)
 
 
-def test_a_complete_run_replaces_what_was_known_of_it(early: RunFolder, complete: Run, tmp_path: Path):
+def test_complete_run_replaces_the_unfinished_one(early: RunFolder, complete: Run, tmp_path: Path):
     there = RunFolder(shutil.copytree(early.path, tmp_path / complete.id))
     write_contents(read_contents(RunFolder(complete.path)), there)
     assert names(there) == names(RunFolder(complete.path))
@@ -90,7 +90,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("what", ["late", "complete"])
-def test_killed_between_any_two_files_the_run_goes_on(
+def test_run_can_be_resumed_after_a_kill_between_any_two_files(
     early: RunFolder, late: RunFolder, complete: Run, tmp_path: Path, monkeypatch, what
 ):
     """The driver dies before a file takes its place, or before an old checkpoint is gone."""
@@ -149,7 +149,7 @@ NOT_OURS = [
 
 
 @pytest.mark.parametrize("name", [*ESCAPES, *NOT_OURS])
-def test_a_name_that_is_no_file_of_a_run_is_refused_and_nothing_written(tmp_path: Path, name):
+def test_invalid_file_name_is_rejected_and_nothing_is_written(tmp_path: Path, name):
     there = RunFolder(tmp_path / "runs" / "id")
     there.path.mkdir(parents=True)
     contents: Contents = {"config.json": b"{}", name: b"x"}

@@ -23,9 +23,9 @@ Further points:
 - The controls use the model of the report's best kernel.
 - CIFAR-100 has one published number and no recipe: here a fixed schedule and the last epoch.
 
-Pretrained starts need model conversion, which favorit does not have yet. The report's search spaces are those of `favorit tune kernels-vit`,
-`kernels-relu`, `kernels-elu`, `kernels-gelu`, `kernels-exp` and `kernels-ftheta`; its figures of the data come from
-`favorit data show`.
+Pretrained starts need model conversion, which favorit does not have yet. The report's search spaces are those of
+`favorit tune kernels-vit`, `kernels-relu`, `kernels-elu`, `kernels-gelu`, `kernels-exp` and `kernels-ftheta`. Its
+figures of the data come from `favorit data show`.
 
 Scale `small`: fold 0, 10,000 images, 10 epochs, backbones that pool after each layer (a 4x4 grid), width 256. Scale
 `smoke` has 64 images: models that keep their grid need 10 minutes on two cores for 256 images."""
