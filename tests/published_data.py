@@ -1,6 +1,4 @@
-"""MNIST, CIFAR-10 and CIFAR-100 (sorted by class) from the folder beside the repository, for the tests that read
-them.
-"""
+"""MNIST, CIFAR-10 and CIFAR-100 (sorted by class) from the folder next to the repository, for tests that need them."""
 
 from __future__ import annotations
 
@@ -15,15 +13,15 @@ SHARED = Path(__file__).parents[2] / "shared" / "data"
 
 
 def published() -> Path:
-    """Where they are. The repository does not hold them: elsewhere a test is skipped, in CI, which has them, that would
-    hide a failure.
+    """The folder of the files, which are not in the repository. Without them a test is skipped, but fails in CI, which
+    has them.
     """
     if not (SHARED / "unpack").is_file():
-        (pytest.fail if os.environ.get("CI") else pytest.skip)("../shared/data is not there")
+        (pytest.fail if os.environ.get("CI") else pytest.skip)("../shared/data is missing")
     return SHARED
 
 
 def unpacked(place: Path) -> Path:
-    """A data directory with these files, checked and laid out."""
+    """A data directory with these files, checked and unpacked."""
     subprocess.run([sys.executable, str(published() / "unpack"), str(place)], check=True, stdout=subprocess.DEVNULL)
     return place

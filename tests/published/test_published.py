@@ -1,4 +1,4 @@
-"""The published tables: what they say, and the same numbers of a run of ours."""
+"""The published tables, and the same quantities of our runs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_each_number_has_source_place_hardware_and_explained_flags(name):
 
 @pytest.mark.parametrize("name", ROWS)
 def test_every_filled_cell_of_a_number_column_is_in_some_quantity(name):
-    """A column that no quantity reads would be lost."""
+    """A column without a quantity would never be shown."""
     settings = {"lr", "batch_size", "dropout", "depth", "dim", "heads", "features", "value", "emb_dropout", "m"}
     table, about = published.read(name), ABOUT[name]
     read = {column for quantity in about.quantities for column in quantity.columns} | set(about.scores)

@@ -1,7 +1,6 @@
-"""A study on a cluster in a process of its own: `python cluster_driver.py STUDY.json`, which has the address, the
-folder and the tasks.
+"""Drives a study on a cluster: `python cluster_driver.py STUDY.json`. The file has the address, folder and tasks.
 
-Every event is a line of JSON.
+Prints every event as a line of JSON.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from favorit.study.tasks import Task
 def main(study: dict[str, Any]) -> None:
     tasks = [Task(task["name"], RunConfig(**task["config"]), task["id"]) for task in study.pop("tasks")]
     for event in cluster(tasks, **study):
-        said = {key: value for key, value in vars(event).items() if key != "task"}
-        print(json.dumps({"kind": type(event).__name__, "name": event.task.name, **said}), flush=True)
+        fields = {key: value for key, value in vars(event).items() if key != "task"}
+        print(json.dumps({"kind": type(event).__name__, "name": event.task.name, **fields}), flush=True)
 
 
 if __name__ == "__main__":

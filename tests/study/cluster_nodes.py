@@ -1,6 +1,6 @@
 """A Ray cluster of two nodes, `first` and `second`, on this machine: `python cluster_nodes.py`.
 
-Prints its address; then each line of input names a node to remove, and `removed` answers. It ends with its input.
+Prints its address. Each line of input names a node to remove, answered by `removed`. It ends with its input.
 """
 
 from __future__ import annotations

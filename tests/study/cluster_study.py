@@ -1,6 +1,6 @@
-"""A study file on a private cluster that has neither it nor what lies beside it: `python cluster_study.py FILE OUT`.
+"""Runs a study file on a private cluster without access to the file: `python cluster_study.py FILE OUT`.
 
-Their folder is removed once the study is planned. Prints the results and errors by point (JSON).
+The file's folder is removed once the study is planned. Prints results and errors by point as JSON.
 """
 
 from __future__ import annotations

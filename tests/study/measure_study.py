@@ -1,8 +1,7 @@
-"""What a study costs beside training, printed: `python tests/study/measure_study.py overhead` and `... many [RUNS]`.
+"""Measures the overhead of studies: `python tests/study/measure_study.py overhead` and `... many [RUNS]`.
 
-overhead   the time of a point in a warm worker less that of the same call of favorit.train in one process, with tiny
-runs many       `favorit runs` and `favorit study status` as commands, with thousands of runs on disk (made of one real
-run)
+overhead   time of a point in a warm worker minus the time of favorit.train in one process, with tiny runs
+many       time of `favorit runs` and `favorit study status` with thousands of runs on disk (copies of one real run)
 """
 
 from __future__ import annotations
@@ -53,7 +52,8 @@ def overhead() -> None:
     alone = statistics.median(seconds[WARM:])
     each = statistics.median(after - before for before, after in zip(ends[WARM:], ends[WARM + 1 :], strict=False))
     print(
-        f"favorit.train alone {1000 * alone:.1f} ms, a point of a study {1000 * each:.1f} ms: overhead {1000 * (each - alone):.1f} ms"
+        f"favorit.train alone {1000 * alone:.1f} ms, a point of a study {1000 * each:.1f} ms: "
+        f"overhead {1000 * (each - alone):.1f} ms"
     )
 
 
@@ -62,7 +62,8 @@ def many(count: int) -> None:
         out, path = Path(place, "runs"), Path(place, "many.py")
         base = {**BASE, "train.epochs": 1}
         path.write_text(
-            f"from favorit.study import Study, product\nSTUDY = Study('many', '?', {base!r}, product(seed=range({count})))\n"
+            "from favorit.study import Study, product\n"
+            f"STUDY = Study('many', '?', {base!r}, product(seed=range({count})))\n"
         )
         study = load_study(path)
         made = favorit.train(next(iter(study.configs().values())), out=out, accelerator="cpu")
@@ -93,7 +94,8 @@ def many(count: int) -> None:
                 seconds.append(time.perf_counter() - start)
             assert said.count("\n") >= count
             print(
-                f"{name} with {count} runs: {statistics.median(seconds):.2f} s (of {len(seconds)}: {min(seconds):.2f}..{max(seconds):.2f})"
+                f"{name} with {count} runs: {statistics.median(seconds):.2f} s "
+                f"(of {len(seconds)}: {min(seconds):.2f}..{max(seconds):.2f})"
             )
 
 

@@ -1,13 +1,13 @@
-"""Runners as processes to be killed: `python study_processes.py`, told what to do line by line, answers line by line
-(JSON).
+"""A server that forks runners for kill tests: `python study_processes.py` reads JSON jobs and answers line by line.
 
-The libraries are imported once; a runner is a fork of this process and its workers are forks of the runner, so that
-none of them spends seconds on imports. All else is what `favorit.study.run` does: connections, locks, checkpoints
-(after every step here) and deaths.
+The libraries are imported once. A runner is a fork of this process and its workers are forks of the runner, so that
+none of them spends seconds on imports. Everything else is the code of `favorit.study.run`: connections, locks,
+checkpoints (here after every step) and the handling of deaths.
 
-    {"do": "run", "out": ..., "study": ..., "workers": 2, ...}   starts a runner, answers with its process id; its
-    events go to OUT.log {"do": "wait", "process": id}                                answers with how it ended
-    {"do": "train", "out": ..., "study": ...}                    trains every point in one go, in a process of its own
+    {"do": "run", "out": ..., "study": ..., "workers": 2, ...}   starts a runner, answers with its process id;
+                                                                 its events go to OUT.log
+    {"do": "wait", "process": id}                                answers with the exit status
+    {"do": "train", "out": ..., "study": ...}                    trains every point without workers
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from favorit.study.tasks import TaskEvent
 
 
 class Forked:
-    """What subprocess.Popen is to a worker, by fork: all descriptors but its own are closed, as they are there. That
-    one is killed that does not go by itself is an event in the `log`.
+    """Replaces subprocess.Popen by a fork that closes all descriptors except its own, as Popen does. Killing a worker
+    that does not end by itself is an event in the `log`.
     """
 
     log: str

@@ -1,6 +1,7 @@
 """Studies on a Ray cluster: drivers that are interrupted and killed, a node that is removed, runs that diverge.
 
-The cluster is two nodes on this machine in a process of its own, and so is every driver: Ray stays out of this process.
+The cluster has two nodes on this machine. It and every driver run in processes of their own, so that this process does
+not import Ray.
 """
 
 from __future__ import annotations
@@ -31,28 +32,26 @@ from training_helpers import LIVELY, PATIENCE, Outcome, assert_bit_equal, files,
 HERE = Path(__file__).parent
 EPOCHS, STEPS = 20, 6  # of a long run, of an epoch
 LONG = {**LIVELY, "train": {**LIVELY["train"], "epochs": EPOCHS}}
-# So many that the second node gets one of them, however long it takes to start its first worker.
+# Enough runs for the second node to get one, even if its first worker starts slowly.
 RUNS = [f"long {seed}" for seed in range(4)]
 CONFIGS: dict[str, RunConfig] = {
     **{name: tiny(**{**LONG, "seed": seed}) for seed, name in enumerate(RUNS)},
     "short": tiny(),
     "diverging": tiny(train=dict(optimizer="sgd", lr=1e18)),
-    "stranger": tiny(seed=5),  # whose identifier is another at the driver
+    "different": tiny(seed=5),  # has another identifier on the driver
 }
 
-Said = list[dict[str, Any]]
+Events = list[dict[str, Any]]
 
 
 def identifier(name: str) -> str:
     config, data = resolved(CONFIGS[name])
-    return "0" * 16 if name == "stranger" else run_id(config, data.digest)
+    return "0" * 16 if name == "different" else run_id(config, data.digest)
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where the processes of a test live: all of them have `mark` in their environment, by which they are found
-    again.
-    """
+    """The folder and environment of a test's processes. `mark` in the environment identifies them."""
 
     folder: Path
     environment: dict[str, str]
@@ -63,12 +62,12 @@ class Place:
         for path in Path("/proc").glob("[0-9]*/environ"):
             try:
                 found += [int(path.parent.name)] if self.mark.encode() in path.read_bytes() else []
-            except OSError:  # it has ended since, or is another user's
+            except OSError:  # it has ended, or belongs to another user
                 continue
         return found
 
     def listening(self) -> set[str]:
-        """The addresses, in hexadecimal, on which these processes wait for others to connect."""
+        """The addresses, in hexadecimal, on which these processes listen."""
         sockets = set()
         for process in self.processes():
             for path in Path(f"/proc/{process}/fd").glob("*"):
@@ -93,13 +92,13 @@ class Place:
     def drive(
         self, address: str, names: list[str], answer: Callable[[dict[str, Any]], int | None] = lambda event: None
     ) -> Driven:
-        """A study of these tasks. An event may be answered with a signal to the driver."""
+        """Runs these tasks in a driver process. `answer` may return a signal to send to the driver after an event."""
         tasks = [dict(name=name, id=identifier(name), config=CONFIGS[name].model_dump(mode="json")) for name in names]
         study = self.folder / "study.json"
         study.write_text(
             json.dumps(dict(address=address, out=str(self.folder / "runs"), tasks=tasks, accelerator="cpu"))
         )
-        events: Said = []
+        events: Events = []
         with self.start("cluster_driver.py", study) as driver:
             assert driver.stdout is not None
             for line in driver.stdout:
@@ -113,31 +112,30 @@ class Place:
         return Run(self.folder / "runs" / identifier(name))
 
     def temporary(self) -> list[str]:
-        """What runs left in the temporary folder."""
+        """Leftovers of runs in the temporary folder."""
         return [path.name for path in (self.folder / "temporary").glob("favorit-*")]
 
 
 @dataclass(frozen=True)
 class Driven:
-    """What a driver said, and how it ended."""
+    """The events of a driver process, and how it ended."""
 
     status: int
-    events: Said
+    events: Events
     errors: str
 
-    def of(self, name: str, *kinds: str) -> Said:
+    def of(self, name: str, *kinds: str) -> Events:
         return [event for event in self.events if event["name"] == name and event["kind"] in kinds]
 
 
 @contextmanager
 def placed(folder: Path, **environment: str) -> Iterator[Place]:
-    """A place none of whose processes outlives the block, however it ends."""
+    """A place whose processes end with the block, by force if needed."""
     (folder / "temporary").mkdir()
     mark = uuid4().hex
     own = {"FAVORIT_TEST": mark, "HOME": str(folder), "TMPDIR": str(folder / "temporary"), "OMP_NUM_THREADS": "1"}
-    with TemporaryDirectory(
-        dir="/tmp", prefix="ray", ignore_cleanup_errors=True
-    ) as sockets:  # whose paths have to be short
+    # Paths of sockets must be short.
+    with TemporaryDirectory(dir="/tmp", prefix="ray", ignore_cleanup_errors=True) as sockets:
         place = Place(folder, {**os.environ, **own, "RAY_TMPDIR": sockets, **environment}, mark)
         try:
             yield place
@@ -152,13 +150,13 @@ def placed(folder: Path, **environment: str) -> Iterator[Place]:
 
 @dataclass(frozen=True)
 class Story:
-    """One study in the hands of three drivers, one after the other, on a cluster that loses a node to the first.
+    """A study trained by three drivers in turn, on a cluster that loses a node during the first.
 
-    `bereaved` is the task that was on that node.
+    `moved` is the task that trained on that node.
     """
 
     place: Place
-    bereaved: str
+    moved: str
     killed: Driven
     left: list[str]
     completing: Driven
@@ -182,7 +180,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
         removed: list[str] = []
 
         def answer(event: dict[str, Any]) -> int | None:
-            """The first task that trains on the second node loses it; once it trains again, the driver dies."""
+            """Removes the second node when a task has trained there; kills the driver when that task trains again."""
             if event["kind"] == "Began":
                 began.append(event)
             if event["kind"] != "Trained":
@@ -197,7 +195,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
         killed = place.drive(address, RUNS, answer)
         left = sorted(path.name for path in place.run(removed[0]).path.iterdir())
         place.environment["RAY_ADDRESS"] = address
-        completing = place.drive("auto", [removed[0], "diverging", "stranger", "short"])
+        completing = place.drive("auto", [removed[0], "diverging", "different", "short"])
         before = dict(files(place.folder / "runs"))
         again = place.drive(address, [removed[0], "diverging", "short"])
         unchanged = dict(files(place.folder / "runs")) == before
@@ -207,7 +205,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
 
 
 def reference(out: Path, name: str) -> Outcome:
-    """What a task ends with in one process, undisturbed, with as many threads as it has CPUs."""
+    """The outcome of a task in one process without interruption, with as many threads as it has CPUs."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -217,12 +215,12 @@ def reference(out: Path, name: str) -> Outcome:
 
 
 def test_task_of_a_removed_node_resumes_on_another_node_from_the_received_files(story: Story):
-    said = story.killed.of(story.bereaved, "Began", "Trained")
-    first, second = (number for number, event in enumerate(said) if event["kind"] == "Began")
-    assert (first, said[first]["where"], said[first]["step"]) == (0, "second", 0)
-    assert (said[second]["where"], said[second]["step"]) == ("first", STEPS * (second - 1))
-    epochs = [event["record"]["epoch"] for event in said if event["kind"] == "Trained"]
-    assert epochs == list(range(len(epochs))), "none twice, none left out"
+    events = story.killed.of(story.moved, "Began", "Trained")
+    first, second = (number for number, event in enumerate(events) if event["kind"] == "Began")
+    assert (first, events[first]["where"], events[first]["step"]) == (0, "second", 0)
+    assert (events[second]["where"], events[second]["step"]) == ("first", STEPS * (second - 1))
+    epochs = [event["record"]["epoch"] for event in events if event["kind"] == "Trained"]
+    assert epochs == list(range(len(epochs))), "every epoch once"
     assert len(epochs) > second - 1 > 0
 
 
@@ -230,18 +228,18 @@ def test_next_driver_resumes_after_sigkill_of_the_driver(story: Story):
     assert story.killed.status == -signal.SIGKILL
     done = story.killed.events[-1]["record"]["epoch"] + 1
     assert {"config.json", "epochs.jsonl", "best.safetensors", "best-ema.safetensors"} <= set(story.left)
-    # The next one may have travelled before the driver heard the signal.
+    # The driver may have received the next checkpoint before the signal.
     assert (
         max(int(name.removeprefix("checkpoint-")) for name in story.left if name.startswith("checkpoint-"))
         >= STEPS * done
     )
     assert "result.json" not in story.left
-    (began,) = story.completing.of(story.bereaved, "Began")
+    (began,) = story.completing.of(story.moved, "Began")
     assert began["step"] >= STEPS * done
 
 
 def test_results_are_bit_equal_to_those_of_one_process(story: Story, tmp_path: Path):
-    for name in (story.bereaved, "short"):
+    for name in (story.moved, "short"):
         assert_bit_equal(Outcome.of(story.place.run(name)), reference(tmp_path, name))
         (ended,) = story.completing.of(name, "Ended")
         assert (ended["result"], ended["elsewhere"]) == (story.place.run(name).result, False)
@@ -251,7 +249,7 @@ def test_every_task_ends_once_and_failed_tasks_do_not_stop_others(story: Story):
     verdicts = {
         event["name"]: event["kind"] for event in story.completing.events if event["kind"] in ("Ended", "Broke")
     }
-    assert verdicts == {story.bereaved: "Ended", "diverging": "Broke", "stranger": "Broke", "short": "Ended"}
+    assert verdicts == {story.moved: "Ended", "diverging": "Broke", "different": "Broke", "short": "Ended"}
     assert len([event for event in story.completing.events if event["kind"] in ("Ended", "Broke")]) == len(verdicts)
     assert (story.completing.status, story.completing.errors) == (0, "")
 
@@ -259,17 +257,17 @@ def test_every_task_ends_once_and_failed_tasks_do_not_stop_others(story: Story):
 def test_diverging_run_is_reported_and_recorded(story: Story):
     (broke,) = story.completing.of("diverging", "Broke")
     assert broke["error"].startswith("on first: the loss became nan at epoch 1")
-    assert len(story.completing.of("diverging", "Began")) == 1, "it is not tried again"
+    assert len(story.completing.of("diverging", "Began")) == 1, "it is not retried"
     assert story.place.run("diverging").result["status"] == "failed"
 
 
 def test_node_with_different_data_trains_nothing(story: Story):
-    (broke,) = story.completing.of("stranger", "Broke")
-    config, data = resolved(CONFIGS["stranger"])
+    (broke,) = story.completing.of("different", "Broke")
+    config, data = resolved(CONFIGS["different"])
     assert f"the run is {run_id(config, data.digest)} with favorit" in broke["error"]
     assert "put the same synthetic" in broke["error"]
-    assert not story.completing.of("stranger", "Began", "Trained")
-    assert not (story.place.run("stranger").path / "config.json").exists()
+    assert not story.completing.of("different", "Began", "Trained")
+    assert not (story.place.run("different").path / "config.json").exists()
 
 
 def test_finished_runs_are_not_repeated(story: Story):
@@ -283,7 +281,7 @@ LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "0000000000000000000
 
 
 def test_local_cluster_is_private_and_ends_with_its_driver(tmp_path: Path):
-    """Interrupted in its third epoch: no process, no temporary folder is left, and the run goes on from there."""
+    """After an interrupt in the third epoch no process and no temporary folder is left, and the run can be resumed."""
     listening: list[set[str]] = []
     with placed(tmp_path) as place:
 
@@ -308,9 +306,9 @@ def test_components_of_a_study_file_reach_nodes_that_do_not_have_it(tmp_path: Pa
     with placed(tmp_path) as place:
         shutil.copytree(HERE / "own_components", tmp_path / "mine")
         with place.start("cluster_study.py", tmp_path / "mine" / "rising_study.py", tmp_path / "runs") as driver:
-            said, errors = driver.communicate(timeout=PATIENCE)
+            output, errors = driver.communicate(timeout=PATIENCE)
     assert (driver.returncode, errors) == (0, "")
-    found = json.loads(said)
+    found = json.loads(output)
     assert found["errors"] == {}
     assert {result["status"] for result in found["results"].values()} == {"complete"}
     assert len(found["results"]) == 4

@@ -1,6 +1,4 @@
-"""What the driver of a cluster decides, with a Ray that does as it is told: deaths, words nobody should trust, other
-runners, time.
-"""
+"""The cluster driver with a fake Ray: deaths, invalid messages, other runners, deadlines."""
 
 from __future__ import annotations
 
@@ -30,23 +28,23 @@ BEGUN, ENDED = Message("a", Begin("", 0), {}), Message("a", End({}), {"result.js
 
 
 class Stream:
-    """What one attempt says; an exception is its death."""
+    """The messages of one attempt; an exception is its death."""
 
-    def __init__(self, words: list[Any]) -> None:
-        self.words = iter(words)
+    def __init__(self, messages: list[Any]) -> None:
+        self.messages = iter(messages)
 
     def __iter__(self) -> Stream:
         return self
 
     def __next__(self) -> Any:
-        return next(self.words)
+        return next(self.messages)
 
     def completed(self) -> Stream:
         return self
 
 
 class Ray:
-    """Each task has a list of attempts, used up one by one; `sent` keeps what each was sent with."""
+    """A fake Ray: each task has a list of attempts to use one by one; `sent` has the files that each received."""
 
     def __init__(self, attempts: dict[str, list[list[Any]]], resources: dict[str, float] | None = None) -> None:
         self.attempts, self.resources = attempts, resources or {"CPU": 1.0}
@@ -82,10 +80,10 @@ class Ray:
         self.most = max(self.most, len(streams))
         return streams[:num_returns], streams[num_returns:]
 
-    def get(self, word: Any) -> Any:
-        if isinstance(word, Exception):
-            raise word
-        return word
+    def get(self, message: Any) -> Any:
+        if isinstance(message, Exception):
+            raise message
+        return message
 
     def cancel(self, stream: Stream, force: bool = False) -> None:
         self.cancelled += 1
@@ -97,7 +95,7 @@ def tasks(*names: str) -> list[Task]:
 
 @pytest.fixture
 def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Runs the tasks that a Ray has attempts for; the events."""
+    """Runs the tasks that the fake Ray has attempts for, and returns the events."""
     monkeypatch.setattr(driver, "POLL", 0.01)
 
     def run(ray: Ray, **options: Any) -> list[TaskEvent]:
@@ -133,7 +131,7 @@ def test_task_yields_began_trained_ended(study, tmp_path: Path):
 
 @pytest.mark.parametrize("death", [WorkerCrashedError(), ActorDiedError(), None])
 def test_attempt_after_a_death_starts_from_the_received_files(study, death):
-    """Also where a stream just stops."""
+    """A stream that ends without a last message counts as a death."""
     first = [BEGUN, Message("a", Checkpoint(7), {"checkpoint-7/state.pt": b"seven"}), *([death] if death else [])]
     ray = Ray({"one": [first, [Message("a", Begin("", 7), {}), ENDED]]})
     assert shown(study(ray)) == ["Began one", "Began one", "Ended one"]
@@ -161,10 +159,10 @@ def test_deaths_are_counted_only_without_progress(study):
 
 
 def test_failed_run_is_not_retried(study):
-    said = Message(
+    failed = Message(
         "a", Failed("the loss became nan"), {"result.json": b'{"schema": 1, "status": "failed", "error": "nan"}'}
     )
-    ray = Ray({"one": [[BEGUN, said]], "two": [[BEGUN, ENDED]]})
+    ray = Ray({"one": [[BEGUN, failed]], "two": [[BEGUN, ENDED]]})
     first = study(ray)
     assert [event.error for event in first if isinstance(event, Broke)] == ["on amber: the loss became nan"]
     again = study(Ray({"one": [], "two": []}))
@@ -203,25 +201,25 @@ def test_damaged_run_fails_and_the_others_continue(study, tmp_path: Path):
 
 
 def test_run_held_by_another_runner_is_waited_for(study, tmp_path: Path):
-    """The others go first; what the holder completes is not done again."""
+    """Other tasks go first; a run that its holder completes is not repeated."""
     folder = RunFolder(tmp_path / f"{0:016x}")
     lock = folder.lock()
     lock.__enter__()
-    looks = 0
+    checks = 0
     held = RunFolder.held
 
-    def let_go(self: RunFolder) -> bool:
-        nonlocal looks
-        looks += 1
-        if looks == 3:
+    def release_at_third_check(self: RunFolder) -> bool:
+        nonlocal checks
+        checks += 1
+        if checks == 3:
             (folder.path / "result.json").write_bytes(RESULT)
-            (folder.path / ".best.safetensors.123").write_bytes(b"half")  # it was killed before it had tidied
+            (folder.path / ".best.safetensors.123").write_bytes(b"half")  # left behind by a kill
             lock.__exit__(None, None, None)
         return held(self)
 
     ray = Ray({"one": [], "two": [[ENDED]]})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RunFolder, "held", let_go)
+        patch.setattr(RunFolder, "held", release_at_third_check)
         events = study(ray)
     assert shown(events) == ["Ended two", "Ended one"]
     assert [event.elsewhere for event in events if isinstance(event, Ended)] == [False, True]
@@ -242,17 +240,15 @@ def test_no_run_starts_after_the_deadline(study):
     assert ray.sent == []
 
 
-def test_running_tasks_stop_at_a_checkpoint_after_the_deadline(
-    study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    """Of three: one is complete by then, one stops after its epoch, and one has not begun."""
+def test_running_tasks_stop_at_a_checkpoint_after_the_deadline(study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """One task is complete by then, one stops after its epoch, and two have not started."""
     now = [0.0]
     monkeypatch.setattr(driver.time, "monotonic", lambda: now[0])
 
     class Late(Ray):
-        def get(self, word: Any) -> Any:
-            now[0] += 1000 * (word is last)
-            return super().get(word)
+        def get(self, message: Any) -> Any:
+            now[0] += 1000 * (message is last)
+            return super().get(message)
 
     last = Message("a", EPOCH, {"epochs.jsonl": b"{}\n"})
     ray = Late({"one": [[BEGUN, ENDED]], "two": [[BEGUN, BEGUN, last, ENDED]], "three": [[BEGUN]], "four": [[BEGUN]]})
@@ -315,7 +311,7 @@ def test_resources_that_no_node_has_are_rejected_before_the_start(options):
 
 
 @pytest.mark.parametrize("cpus", [0, -1, 1.5, True])
-def test_cpus_below_one_are_rejected(tmp_path: Path, cpus):
+def test_cpus_that_are_not_a_positive_integer_are_rejected(tmp_path: Path, cpus):
     with pytest.raises(FavoritError, match="cpus="):
         list(driver.cluster([], tmp_path, address="there", cpus=cpus))
 
@@ -343,7 +339,7 @@ def unreachable(address: str) -> str:
 
 def test_closed_port_is_reported_at_once():
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # and nobody listens
+        taken.bind(("127.0.0.1", 0))  # without listening
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         before = time.monotonic()
         assert f"the Ray cluster {address} cannot be joined ([Errno" in unreachable(address)

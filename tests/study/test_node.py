@@ -1,4 +1,4 @@
-"""What a node says while it trains a task, here without a cluster around it."""
+"""The messages of a node that trains a task, without a cluster."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def task_of(config=CONFIG) -> Task:
 
 @pytest.fixture
 def order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Order]:
-    """One thread on a node with room for three such runs, whose temporary folder is known."""
+    """Runs of one thread on a node with three CPUs and a known temporary folder."""
     node = dict(NodeID="here", Alive=True, Resources={"CPU": 3.0})
     context = SimpleNamespace(get_node_id=lambda: "here")
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(get_runtime_context=lambda: context, nodes=lambda: [node]))
@@ -57,29 +57,29 @@ def left(tmp_path: Path) -> list[Path]:
 
 def test_every_epoch_comes_with_the_current_files(order: Order, tmp_path: Path):
     reference, _ = fit(tmp_path / "reference", CONFIG)
-    there = RunFolder(tmp_path / "there" / reference.id)
-    there.path.mkdir(parents=True)
+    received = RunFolder(tmp_path / "received" / reference.id)
+    received.path.mkdir(parents=True)
     kinds = []
-    for word in work(task_of(), {}, order):
-        kinds.append(type(word.event))
-        if word.contents:
-            write_contents(word.contents, there)
-        if isinstance(word.event, Epoch):
-            assert there.epochs()[-1]["epoch"] == word.event.epoch
-            assert [path.name for path in there.checkpoints()] == [f"checkpoint-{6 * (word.event.epoch + 1)}"]
-        if isinstance(word.event, End):
-            assert left(tmp_path) == [], "the last word comes when all is tidy"
+    for message in work(task_of(), {}, order):
+        kinds.append(type(message.event))
+        if message.contents:
+            write_contents(message.contents, received)
+        if isinstance(message.event, Epoch):
+            assert received.epochs()[-1]["epoch"] == message.event.epoch
+            assert [path.name for path in received.checkpoints()] == [f"checkpoint-{6 * (message.event.epoch + 1)}"]
+        if isinstance(message.event, End):
+            assert left(tmp_path) == [], "the last message comes after the cleanup"
     assert kinds == [Begin, Epoch, Epoch, Epoch, End]
-    assert_bit_equal(Outcome.of(Run(there.path)), Outcome.of(reference))
-    environment = Run(there.path).result["environment"]
+    assert_bit_equal(Outcome.of(Run(received.path)), Outcome.of(reference))
+    environment = Run(received.path).result["environment"]
     assert (environment["threads"], environment["workers"]) == (1, 3)
 
 
 def test_checkpoints_within_an_epoch_are_sent_and_can_be_resumed(order: Order, tmp_path: Path):
-    words = work(task_of(), {}, replace(order, checkpoint_seconds=0))
-    half = next(word for word in words if isinstance(word.event, Checkpoint) and word.event.step == 9)
+    messages = work(task_of(), {}, replace(order, checkpoint_seconds=0))
+    half = next(message for message in messages if isinstance(message.event, Checkpoint) and message.event.step == 9)
     assert {name.split("/")[0] for name in half.contents if "/" in name} == {"checkpoint-9"}
-    words.close()
+    messages.close()
     assert left(tmp_path) == []
     first, *_, last = work(task_of(), half.contents, order)
     assert isinstance(first.event, Begin)
@@ -89,11 +89,11 @@ def test_checkpoints_within_an_epoch_are_sent_and_can_be_resumed(order: Order, t
 
 def test_closing_the_messages_ends_training(order: Order, tmp_path: Path):
     threads = threading.active_count()
-    words = work(task_of(), {}, order)
-    assert isinstance(next(words).event, Begin)
+    messages = work(task_of(), {}, order)
+    assert isinstance(next(messages).event, Begin)
     assert len(left(tmp_path)) == 1
     assert threading.active_count() == threads + 1
-    words.close()
+    messages.close()
     assert threading.active_count() == threads
     assert left(tmp_path) == []
 
@@ -109,10 +109,10 @@ def failure(task: Task, order: Order, contents: dict[str, bytes] | None = None) 
 def test_run_with_another_identifier_on_the_node_is_refused(order: Order, change):
     task = replace(task_of(), id="0" * 16) if change == "data" else task_of()
     order = replace(order, version="0.0.1") if change == "version" else order
-    (word,) = work(task, {}, order)
-    assert isinstance(word.event, Failed)
-    assert f"but {task.id} with favorit {order.version} on the driver" in word.event.error
-    assert word.contents == {}
+    (message,) = work(task, {}, order)
+    assert isinstance(message.event, Failed)
+    assert f"but {task.id} with favorit {order.version} on the driver" in message.event.error
+    assert message.contents == {}
 
 
 def test_diverging_run_sends_its_failed_result(order: Order):
@@ -123,9 +123,9 @@ def test_diverging_run_sends_its_failed_result(order: Order):
 
 
 def test_error_message_names_the_folder_of_the_driver(order: Order, tmp_path: Path):
-    words = work(task_of(), {}, order)
-    epoch = next(word for word in words if isinstance(word.event, Epoch))
-    words.close()
+    messages = work(task_of(), {}, order)
+    epoch = next(message for message in messages if isinstance(message.event, Epoch))
+    messages.close()
     damaged = {**epoch.contents, "checkpoint-6/state.pt": b"damaged"}
     error = failure(task_of(), order, damaged).error
     assert error.startswith(f"OUT/{task_of().id}/checkpoint-6 cannot be resumed from")

@@ -1,4 +1,4 @@
-"""Runs are packed by command, by Python and as a study goes on; what is packed counts as done."""
+"""Packing of runs by command, from Python and during a study; packed runs count as done."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 
 @pytest.fixture(scope="module")
 def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two complete runs, one that failed and one that was stopped."""
+    """Two complete runs, a failed one and a stopped one."""
     out = tmp_path_factory.mktemp("shelf") / "runs"
     for seed in (0, 1):
         fit(out, tiny(seed=seed))

@@ -1,4 +1,4 @@
-"""`study status`, `study run` and `compare` show published numbers beside ours."""
+"""`study status`, `study run` and `compare` show published numbers next to ours."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STANDARD = "data=cifar10 layout=all_standard"
 
 @pytest.fixture
 def status(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
-    """`favorit study status hybrids` of the runs in tmp_path: what it prints."""
+    """Runs `favorit study status hybrids` on the runs in tmp_path and returns its output."""
 
     def run(*arguments: str) -> str:
         app(["status", "hybrids", "--out", str(tmp_path), *arguments], standalone_mode=False)
@@ -34,7 +34,7 @@ def status(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
 
 
 def index(out: Path, options: Options) -> dict[str, str]:
-    """The index that spares the command the data: points by name with made-up identifiers."""
+    """Writes an index with made-up identifiers, so that the command needs no data."""
     study = load_study("hybrids")
     path = index_path(study, options, out)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -59,28 +59,28 @@ def write(out: Path, identifier: str, accuracy: float, **more: Any) -> None:
     folder.write_result({**result, **more})
 
 
-def line(said: str, start: str) -> str:
-    (found,) = [line for line in said.splitlines() if line.startswith(start)]
+def line(output: str, start: str) -> str:
+    (found,) = [line for line in output.splitlines() if line.startswith(start)]
     return found
 
 
 def test_status_shows_published_accuracy_and_difference(tmp_path: Path, status: Command):
     ids = index(tmp_path, Options())
     write(tmp_path, ids[STANDARD], 0.7396)
-    said = status()
-    assert re.search(r"complete +50 +73\.96% +72\.96% +\+1\.00$", line(said, f"{STANDARD} "))
-    missing = line(said, "data=mnist layout=all_performer performer=relu(m=16) ")
+    output = status()
+    assert re.search(r"complete +50 +73\.96% +72\.96% +\+1\.00$", line(output, f"{STANDARD} "))
+    missing = line(output, "data=mnist layout=all_performer performer=relu(m=16) ")
     assert re.search(r"missing +98\.58%$", missing), "published without ours"
-    assert said.splitlines()[0] == "hybrids: scale published; protocol published"
-    assert "augmented-test: test images are augmented like training images (all 1 runs)" in said
+    assert output.splitlines()[0] == "hybrids: scale published; protocol published"
+    assert "augmented-test: test images are augmented like training images (all 1 runs)" in output
 
 
 def test_status_of_several_seeds_shows_mean_and_interval(tmp_path: Path, status: Command):
     ids = index(tmp_path, Options(seeds=(0, 1)))
     for seed, accuracy in ((0, 0.72), (1, 0.74)):
         write(tmp_path, ids[f"{STANDARD} seed={seed}"], accuracy)
-    said = status("--seeds", "0,1")
-    together = said.split("mean over seeds and folds\n")[1]
+    output = status("--seeds", "0,1")
+    together = output.split("mean over seeds and folds\n")[1]
     assert re.search(r" 2 +73\.00% +1\.41% +60\.29% \.\. 85\.71% +72\.96% +\+0\.04 ", line(together, f"{STANDARD} "))
 
 
@@ -88,9 +88,9 @@ def test_status_shows_flags_of_runs_that_differ(tmp_path: Path, status: Command)
     ids = index(tmp_path, Options())
     write(tmp_path, ids[STANDARD], 0.73)
     write(tmp_path, ids["data=mnist layout=all_standard"], 0.98, flags=["augmented-test", "watched"])
-    said = status()
-    assert line(said, "data=mnist layout=all_standard ").endswith("augmented-test watched")
-    assert "watched: the test set was evaluated after each epoch, but not used for selection (1 of 2 runs)" in said
+    output = status()
+    assert line(output, "data=mnist layout=all_standard ").endswith("augmented-test watched")
+    assert "watched: the test set was evaluated after each epoch, but not used for selection (1 of 2 runs)" in output
 
 
 def test_best_test_column_appears_only_for_watched_runs(tmp_path: Path, status: Command):
@@ -100,16 +100,16 @@ def test_best_test_column_appears_only_for_watched_runs(tmp_path: Path, status: 
     write(
         tmp_path, ids["data=mnist layout=all_standard"], 0.98, best_test={"accuracy": 0.985, "loss": 0.1, "epoch": 40}
     )
-    said = status()
-    assert "best test (test-selected)" in said
-    assert "98.50%" in line(said, "data=mnist layout=all_standard ")
+    output = status()
+    assert "best test (test-selected)" in output
+    assert "98.50%" in line(output, "data=mnist layout=all_standard ")
 
 
 def test_heading_shows_the_scale_of_shortened_runs(tmp_path: Path, status: Command):
     options = Options(protocol="sound", epochs=2, subset=64)
     index(tmp_path, options)
-    said = status("--protocol", "sound", "--epochs", "2", "--subset", "64")
-    assert said.splitlines()[0] == "hybrids: scale published, 2 epochs, 64 images; protocol sound"
+    output = status("--protocol", "sound", "--epochs", "2", "--subset", "64")
+    assert output.splitlines()[0] == "hybrids: scale published, 2 epochs, 64 images; protocol sound"
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -137,15 +137,15 @@ def test_tables_fit_the_terminal(
 
 def test_published_option_prints_every_quantity_with_place_and_notes(tmp_path: Path, status: Command):
     write(tmp_path, index(tmp_path, Options(only=STANDARD))[STANDARD], 0.7396)
-    said = status("--published", "--only", STANDARD)
-    accuracy, _, epoch, batch = [" ".join(row.split()) for row in said.split(STANDARD)[1].splitlines()[1:5]]
+    output = status("--published", "--only", STANDARD)
+    accuracy, _, epoch, batch = [" ".join(row.split()) for row in output.split(STANDARD)[1].splitlines()[1:5]]
     flags = "augmented-test last-epoch text-differs"
     assert accuracy == f"test accuracy, % 72.96 73.96 +1.00 1 Apple M3 (MPS) {flags} section 6, Table 2"
     assert epoch.startswith("training time per epoch, s 28.362 14.18 0.50x 1 Apple"), "a ratio and no difference"
     assert batch.startswith("inference time per batch of 128, ms 12.3959 Apple"), "ours is blank"
-    assert "naive-softmax: softmax is the naive form, not a fused kernel" in said
-    assert "hybrids: Bennouna, Yang, Shao, Souaid: Hybrid Transformer Models" in said
-    assert "no point for synthetic_imagenet, row 1, 2, 3, 4, 5, 6, 7, 8, 9: times at 224x224" in said
+    assert "naive-softmax: softmax is the naive form, not a fused kernel" in output
+    assert "hybrids: Bennouna, Yang, Shao, Souaid: Hybrid Transformer Models" in output
+    assert "no point for synthetic_imagenet, row 1, 2, 3, 4, 5, 6, 7, 8, 9: times at 224x224" in output
 
 
 def test_json_has_every_published_number(tmp_path: Path, status: Command):
@@ -167,18 +167,18 @@ def test_json_has_every_published_number(tmp_path: Path, status: Command):
 
 def test_json_without_published_lists_the_points(tmp_path: Path, status: Command):
     write(tmp_path, index(tmp_path, Options())[STANDARD], 0.7396)
-    said = json.loads(status("--json"))
-    assert (said["study"], said["scale"], said["protocol"]) == ("hybrids", "published", "published")
-    told = {each["name"]: each for each in said["points"]}
+    output = json.loads(status("--json"))
+    assert (output["study"], output["scale"], output["protocol"]) == ("hybrids", "published", "published")
+    told = {each["name"]: each for each in output["points"]}
     assert (told[STANDARD]["status"], told[STANDARD]["accuracy"], len(told)) == (
         "complete",
         0.7396,
         len(load_study("hybrids").points),
     )
     assert (told[STANDARD]["published"], told[STANDARD]["flags"]) == ([72.96], ["augmented-test"])
-    (group,) = said["groups"]
+    (group,) = output["groups"]
     assert (group["group"], group["mean"], group["n"], group["published"]) == (STANDARD, 0.7396, 1, [72.96])
-    assert any("naive softmax" in note for note in said["notes"])
+    assert any("naive softmax" in note for note in output["notes"])
 
 
 def test_duplicate_published_row_is_one_line_and_the_rest_is_shown(

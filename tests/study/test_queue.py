@@ -1,6 +1,4 @@
-"""The results queue: every missing run once, in order, packed as it ends; a kill at any moment loses nothing and
-repeats nothing.
-"""
+"""The results queue: trains every missing run once, in order, packs it, and survives kills at any moment."""
 
 from __future__ import annotations
 
@@ -24,8 +22,8 @@ STUDY = """
 from favorit.study import Scale, Study, product
 STUDY = Study(
     "mine", "?",
-    {"data.name": "synthetic(size=8, classes=3, train=96, test=48)", "model.stem": "patch(4)", "model.dim": 8, "model.heads": 2,
-     "model.depth": 1, "model.mlp_dim": 16, "train.epochs": 3, "train.batch_size": 16},
+    {"data.name": "synthetic(size=8, classes=3, train=96, test=48)", "model.stem": "patch(4)", "model.dim": 8,
+     "model.heads": 2, "model.depth": 1, "model.mlp_dim": 16, "train.epochs": 3, "train.batch_size": 16},
     product({"model.layout": ["softmax", "uniform", "relu"]}),
     scales={"small": Scale({"train.epochs": 1})},
 )
@@ -53,7 +51,7 @@ def names(queue: Queue) -> list[tuple[str, str]]:
     return [(planned.entry.scale, task.name) for planned, task in queue.missing()]
 
 
-# what is wrong with a queue
+# invalid queues
 
 
 @pytest.mark.parametrize(
@@ -179,7 +177,7 @@ def test_time_left_is_estimated_from_similar_runs(tmp_path: Path, study: Path):
     }
     queue.update(Ended(first, result))
     left = queue.seconds_left(1)
-    assert left == pytest.approx(2 * 21.8), "another seed of the same shape, and a run of the same study"
+    assert left == pytest.approx(2 * 21.8), "one run of the same shape, one of the same study"
     assert queue.seconds_left(2) == pytest.approx(21.8)
     assert images == 258
 
@@ -188,17 +186,17 @@ def test_time_left_is_estimated_from_similar_runs(tmp_path: Path, study: Path):
 
 
 def command(tmp_path: Path, *more: str) -> list[str]:
-    # Other tests run beside these: at the lowest priority they would take minutes.
+    # Other tests run at the same time: at the lowest priority these would take minutes.
     place = ["--out", str(tmp_path / "runs"), "--pack", str(tmp_path / "packed"), "--nice", "1"]
     return ["-m", "favorit", "study", "queue", str(tmp_path / "queue.yaml"), *place, *more]
 
 
 def test_command_prints_a_line_for_each_run_and_discards_weights(tmp_path: Path, study: Path):
     queue_file(tmp_path, {"study": str(study), "scale": "small"}, {"study": "hybird"})
-    code, said, errors = finish(start(*command(tmp_path, "--discard")))
-    assert code == 1, "an entry could not be used"
-    assert errors.count("unknown study") == errors.count("\n") == 2, "said first and last"
-    *lines, last = said.splitlines()
+    code, output, errors = finish(start(*command(tmp_path, "--discard")))
+    assert code == 1, "an entry is invalid"
+    assert errors.count("unknown study") == errors.count("\n") == 2, "printed at the start and at the end"
+    *lines, last = output.splitlines()
     assert last == "1 entry, 3 runs: 3 done, 0 failed, 0 to do"
     assert lines[0] == "1 entry, 3 runs: 0 done, 0 failed, 3 to do"
     assert [line.split("   ")[0] for line in lines[1:]] == [
@@ -214,9 +212,9 @@ def test_command_prints_a_line_for_each_run_and_discards_weights(tmp_path: Path,
 
 def test_list_shows_the_status_and_trains_nothing(tmp_path: Path, study: Path):
     queue_file(tmp_path, {"study": str(study), "scale": "small", "seeds": [0, 1]})
-    code, said, errors = finish(start(*command(tmp_path, "--list")))
+    code, output, errors = finish(start(*command(tmp_path, "--list")))
     assert (code, errors) == (0, "")
-    assert "1 entry, 6 runs: 0 done, 0 failed, 6 to do" in said
+    assert "1 entry, 6 runs: 0 done, 0 failed, 6 to do" in output
     assert not list((tmp_path / "runs").glob("*/config.json"))
 
 
@@ -238,16 +236,16 @@ def test_discard_keeps_a_folder_that_this_queue_did_not_train(tmp_path: Path, st
     folder, _ = one_done(tmp_path, study)
     code, _, errors = finish(start(*command(tmp_path, "--discard")))
     assert (code, errors) == (0, "")
-    assert (folder / "best.safetensors").exists(), "another command may have made it for its weights"
+    assert (folder / "best.safetensors").exists(), "another command may need its weights"
 
 
 def test_damaged_packed_run_is_packed_again_from_its_folder(tmp_path: Path, study: Path):
     folder, packed = one_done(tmp_path, study)
     whole = packed.read_bytes()
     packed.write_bytes(whole[:100])
-    code, said, errors = finish(start(*command(tmp_path, "--discard")))
+    code, output, errors = finish(start(*command(tmp_path, "--discard")))
     assert (code, errors) == (0, "")
-    assert "1 entry, 1 runs: 1 done, 0 failed, 0 to do" in said
+    assert "1 entry, 1 runs: 1 done, 0 failed, 0 to do" in output
     assert packed.read_bytes() == whole
     assert folder.exists()
 
@@ -256,9 +254,9 @@ def test_damaged_packed_run_without_its_folder_is_one_line_and_counts_as_failed(
     folder, packed = one_done(tmp_path, study)
     shutil.rmtree(folder)
     packed.write_bytes(packed.read_bytes()[:100])
-    code, said, errors = finish(start(*command(tmp_path, "--list")))
+    code, output, errors = finish(start(*command(tmp_path, "--list")))
     assert code == 0
-    assert "1 entry, 1 runs: 0 done, 1 failed, 0 to do" in said
+    assert "1 entry, 1 runs: 0 done, 1 failed, 0 to do" in output
     assert errors.count("\n") == 1
     assert "is damaged" in errors
 
@@ -266,11 +264,11 @@ def test_damaged_packed_run_without_its_folder_is_one_line_and_counts_as_failed(
 def test_run_that_failed_earlier_is_printed_but_no_error(tmp_path: Path, study: Path):
     study.write_text(STUDY.replace('"train.batch_size": 16', '"train.batch_size": 16, "train.lr": 1e30'))
     queue_file(tmp_path, {"study": str(study), "scale": "small", "only": ["uniform"]})
-    code, said, _ = finish(start(*command(tmp_path, "--discard")))
+    code, output, _ = finish(start(*command(tmp_path, "--discard")))
     assert code == 1
-    assert "1 entry, 1 runs: 0 done, 1 failed, 0 to do" in said
-    code, said, errors = finish(start(*command(tmp_path, "--discard")))
-    assert code == 0, "a failure that is recorded is a result"
+    assert "1 entry, 1 runs: 0 done, 1 failed, 0 to do" in output
+    code, output, errors = finish(start(*command(tmp_path, "--discard")))
+    assert code == 0, "a recorded failure is a result"
     assert "failed before" in errors
     assert errors.count("\n") == 1
 
@@ -301,11 +299,11 @@ def test_queue_killed_three_times_loses_nothing_and_repeats_nothing(tmp_path: Pa
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
         now = dict(files(packed))
-        assert before.items() <= now.items(), "what was packed is not written again"
+        assert before.items() <= now.items(), "packed files are not rewritten"
         before = {name: changed for name, changed in now.items() if name.endswith(".zip")}
-    code, said, _ = finish(start(*command(tmp_path, "--discard")))
+    code, output, _ = finish(start(*command(tmp_path, "--discard")))
     assert code == 0
-    assert said.splitlines()[0].startswith(f"1 entry, 6 runs: {len(before)} done, 0 failed, {6 - len(before)} to do")
+    assert output.splitlines()[0].startswith(f"1 entry, 6 runs: {len(before)} done, 0 failed, {6 - len(before)} to do")
     assert before.items() <= dict(files(packed)).items()
     found = {path.stem: path for path in packed.glob("*.zip")}
     expected = {path.stem: path for path in (whole / "packed").glob("*.zip")}

@@ -1,6 +1,4 @@
-"""The built-in studies train what their reports describe: one test for each correction that an audit asked for
-(SYSTEMS.md, section 6).
-"""
+"""The built-in studies train what their reports describe: one test for each correction in SYSTEMS.md, section 6."""
 
 from __future__ import annotations
 
@@ -152,7 +150,7 @@ def test_deviations_of_kernels_are_flagged():
 
 @pytest.mark.parametrize("name", ["hybrids", "positions"])
 def test_control_without_mixing_has_both_heads_and_is_flagged(name: str):
-    """A class token that sees only itself never sees the image: that control is at chance by construction."""
+    """Without mixing a class token never sees the image: this control is at chance by construction."""
     for scale in ("published", "small"):
         heads = {config.model.head for config in configs(name, scale=scale).values() if config.model.layout == "none"}
         assert heads == {"cls", "mean"}

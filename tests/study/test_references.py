@@ -1,4 +1,4 @@
-"""Which published rows belong to which points, and to which runs."""
+"""Published rows map to points and to runs."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_published_row_with_an_unknown_field_is_an_error():
         mine.group_references(Options())
 
 
-# Ours beside the published numbers
+# Ours next to the published numbers
 
 
 def result(accuracy: float, seconds: float = 20.0, **environment: Any) -> dict[str, Any]:
@@ -161,7 +161,7 @@ def test_ours_is_none_without_runs():
     )
 
 
-# Runs that do not know their study
+# Runs without a study
 
 
 def configs(name: str) -> Iterator[Any]:

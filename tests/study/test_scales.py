@@ -91,7 +91,7 @@ def test_small_scale_of_each_report_has_baseline_and_controls(name: str):
 
 @pytest.mark.parametrize("name", REPORTS)
 def test_scales_of_a_report_have_points_of_the_report(name: str):
-    """The points of a reduction answer the study's own question: every preset in them is in the study."""
+    """Every preset of a scale is also in the published study."""
     study = load_study(name)
     whole = {point.changes.get("model.preset") for point in study.named(Options())}
     for scale in ("small", "smoke"):
@@ -104,7 +104,8 @@ def test_scale_is_shown_in_the_tables_of_a_study(tmp_path: Path):
     path = tmp_path / "mine.py"
     path.write_text(
         "from favorit.study import Scale, Study, product\n"
-        f"STUDY = Study('mine', '?', {BASE!r}, product(seed=[0, 1]), scales={{'small': Scale({{'train.epochs': 1}})}})\n"
+        f"STUDY = Study('mine', '?', {BASE!r}, product(seed=[0, 1]),\n"
+        "    scales={'small': Scale({'train.epochs': 1})})\n"
     )
     shared = [str(path), "--scale", "small", "--out", str(tmp_path / "runs")]
     code, said, errors = finish(start("-m", "favorit", "study", "run", *shared))
@@ -117,7 +118,7 @@ def test_scale_is_shown_in_the_tables_of_a_study(tmp_path: Path):
 
 
 def test_published_numbers_are_not_shown_for_another_model():
-    """At `small` the backbone of the kernels is narrower: its published accuracy is of another model."""
+    """At `small` the backbone of the kernels is narrower, so the published accuracy belongs to another model."""
     kernels = load_study("kernels")
     small = Options(scale="small")
     assert "dim 256 instead of 960" in kernels.other_models(small)["preset=conv-relu"]

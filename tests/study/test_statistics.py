@@ -1,6 +1,4 @@
-"""Intervals that cover what they say, tests that reject as often as they say, and comparisons that name what else
-differs.
-"""
+"""Intervals have their stated coverage, tests their stated error rate, and comparisons list confounders."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ from favorit.training.folder import RunFolder
 from training_helpers import fit, tiny
 
 REPETITIONS = 400
-# 99.9 % of what a rate of 5 % shows in so many repetitions.
+# The 99.9 % range of an observed rate of 5 % over this many repetitions.
 MOST_REJECTIONS = stats.binom.ppf(0.999, REPETITIONS, 0.05) / REPETITIONS
 
 
@@ -59,7 +57,7 @@ def test_t_interval_covers_the_mean_in_95_percent():
     assert 1 - MOST_REJECTIONS <= covered <= 0.98
 
 
-# Two variants on the same images: a shared difficulty of each image makes them agree
+# Two variants on the same images: each image has a difficulty that both share
 
 
 def outcomes(
@@ -95,17 +93,17 @@ def test_bootstrap_over_images_covers_the_difference_in_95_percent():
 
 
 def test_bootstrap_over_seeds_and_images_covers_the_difference_if_seeds_vary():
-    """Drawing images alone would cover a third of the time here."""
+    """Resampling images alone would cover a third of the time here."""
     assert coverage(seeds=6, spread=0.3) >= 0.90
 
 
 def test_bootstrap_of_one_seed_does_not_cover_other_seeds():
-    """Which is why `favorit compare` says so."""
+    """`favorit compare` prints this limitation."""
     assert coverage(seeds=1, spread=0.3) < 0.5
 
 
 def test_bootstrap_equals_resampling_of_images():
-    """Against the obvious form: indices of images drawn with replacement."""
+    """Compared with the direct form, which draws image indices with replacement."""
     generator = np.random.default_rng(2)
     a, b = generator.random((2, 300)) < np.array([[0.8], [0.75]])
     draws = [np.mean(a[chosen].astype(float) - b[chosen]) for chosen in generator.integers(0, 300, (4000, 300))]
@@ -347,7 +345,7 @@ def test_command_prints_accuracies_a_sentence_and_confounders(tmp_path: Path, ca
     assert found.sentence in out
     assert "50.80%" in out
     assert "McNemar: p = 0.00781" in out
-    assert "says nothing of other seeds" in out
+    assert "the interval covers images, not other seeds" in out
     assert "confounded by parameters 1,000 against 2,000; train.lr 0.01 against 0.5" in out
     told = json.loads(compare_command(capsys, a.path, b.path, "--json"))
     assert (told["sentence"], told["confounded"]) == (found.sentence, found.confounded)

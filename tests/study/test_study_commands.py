@@ -1,4 +1,4 @@
-"""`favorit study`: what it does, prints and refuses; its workers are started as they are for users."""
+"""`favorit study`: results, output and errors, with real workers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Command = Callable[..., tuple[int, str]]
 
 @pytest.fixture
 def study(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
-    """Runs `favorit study ...` in this process: exit status and stdout; a user's mistake is raised."""
+    """Runs `favorit study ...` in this process and returns exit status and stdout; user errors are raised."""
     monkeypatch.setenv("COLUMNS", "200")
 
     def run(*arguments: object) -> tuple[int, str]:
@@ -54,20 +54,20 @@ def write(path: Path, points: dict[str, list[Any]], **changes: Any) -> Path:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, int, str]:
-    """A study of four points, two of which diverge, run by the command in a process of its own: its file, folder,
-    status and output.
+    """A study of four points, two of which diverge, run by the command in a new process: file, folder, exit status and
+    output.
     """
     place = tmp_path_factory.mktemp("study")
     path, out = write(place / "tiny.py", TINY), place / "runs"
     code = "from favorit.cli.study import app; app()"
     process = start("-c", code, "run", path, "--out", out, "--accelerator", "cpu", cwd=place)
-    status, said, errors = finish(process)
+    status, output, errors = finish(process)
     assert errors == ""
-    return path, out, status, said
+    return path, out, status, output
 
 
 def test_failed_points_do_not_stop_the_others(finished):
-    path, out, status, said = finished
+    path, out, status, output = finished
     assert status == 1
     results = {task.name: RunFolder(out / task.id).result() for task in make_plan(load_study(path), Options()).tasks}
     assert {name: result["status"] for name, result in results.items()} == {
@@ -76,14 +76,14 @@ def test_failed_points_do_not_stop_the_others(finished):
         "lr=1e+30 seed=0": "failed",
         "lr=1e+30 seed=1": "failed",
     }
-    assert "2 complete, 2 failed, 0 left" in said
-    assert re.search(r"^failed: lr=1e\+30 seed=0: the loss became nan", said, re.M)
+    assert "2 complete, 2 failed, 0 left" in output
+    assert re.search(r"^failed: lr=1e\+30 seed=0: the loss became nan", output, re.M)
     mean = sum(results[f"lr=0.01 seed={seed}"]["test"]["accuracy"] for seed in (0, 1)) / 2
-    line = re.search(r"^lr=0\.01 +2 +(.*)$", said, re.M)
+    line = re.search(r"^lr=0\.01 +2 +(.*)$", output, re.M)
     assert line is not None
     assert line[1].startswith(f"{mean:.2%} ")
-    assert "Does it?" in said
-    assert "4 points: 0 done, 4 to do" in said
+    assert "Does it?" in output
+    assert "4 points: 0 done, 4 to do" in output
 
 
 def test_progress_of_piped_output_is_plain_lines(finished):
@@ -94,7 +94,7 @@ def test_progress_of_piped_output_is_plain_lines(finished):
 
 
 def test_runs_are_bit_equal_to_those_of_train(finished, tmp_path: Path):
-    """The same numbers, bit for bit, at as many threads."""
+    """With the same number of threads."""
     path, out, _, _ = finished
     alone, _ = fit(tmp_path, load_study(path).configs()["lr=0.01 seed=1"])
     run = favorit.Run(out / alone.id)
@@ -103,12 +103,12 @@ def test_runs_are_bit_equal_to_those_of_train(finished, tmp_path: Path):
 
 
 def test_rerun_of_a_finished_study_trains_nothing_and_prints_the_same_table(finished, study: Command):
-    path, out, _, said = finished
+    path, out, _, output = finished
     before = dict(files(out))
     status, again = study("run", path, "--out", out)
     assert status == 1
     assert "4 points: 2 done, 0 to do" in again
-    assert again.split("\n\n")[-2:][0] in said
+    assert again.split("\n\n")[-2:][0] in output
     after = dict(files(out))
     assert {name: after[name] for name in before if not name.startswith(".studies")} == {
         name: before[name] for name in before if not name.startswith(".studies")
@@ -117,49 +117,49 @@ def test_rerun_of_a_finished_study_trains_nothing_and_prints_the_same_table(fini
 
 def test_status_and_plan_count_the_points(finished, study: Command):
     path, out, _, _ = finished
-    status, said = study("status", path, "--out", out)
+    status, output = study("status", path, "--out", out)
     assert status == 0
-    assert said.rstrip().endswith("4 points: 2 complete, 2 failed")
-    assert "the loss became nan" in said
-    status, said = study("plan", path, "--out", out, "--no-estimate", "--seeds", "0,1,2", "--only", "lr=0.01*")
+    assert output.rstrip().endswith("4 points: 2 complete, 2 failed")
+    assert "the loss became nan" in output
+    status, output = study("plan", path, "--out", out, "--no-estimate", "--seeds", "0,1,2", "--only", "lr=0.01*")
     assert status == 0
-    assert said.rstrip().endswith("3 points: 2 complete, 1 missing")
+    assert output.rstrip().endswith("3 points: 2 complete, 1 missing")
 
 
 def test_plan_estimates_the_missing_runs(tmp_path: Path, study: Command):
     path = write(tmp_path / "tiny.py", {"model.dim": [8, 16]})
     fit(tmp_path / "runs", load_study(path).configs()["dim=8"])
-    status, said = study("plan", path, "--out", tmp_path / "runs", "--workers", "2")
+    status, output = study("plan", path, "--out", tmp_path / "runs", "--workers", "2")
     assert status == 0
-    rows = {line.split()[0]: line.split() for line in said.splitlines() if line.startswith("dim=")}
+    rows = {line.split()[0]: line.split() for line in output.splitlines() if line.startswith("dim=")}
     assert rows["dim=8"][2:] == ["complete"]
     assert rows["dim=16"][2:] == ["missing", "0", "s"]
-    assert "2 points: 1 complete, 1 missing" in said
-    assert "about 0 s left with 2 workers here" in said
+    assert "2 points: 1 complete, 1 missing" in output
+    assert "about 0 s left with 2 workers here" in output
 
 
 def test_plan_of_missing_data_names_the_fetch_command(tmp_path: Path, study: Command):
-    status, said = study("plan", "hybrids", "--no-estimate", "--only", "all_standard", "--data-dir", tmp_path)
+    status, output = study("plan", "hybrids", "--no-estimate", "--only", "all_standard", "--data-dir", tmp_path)
     assert status == 0
-    assert "2 points: 2 no data" in said
+    assert "2 points: 2 no data" in output
     for name in ("mnist", "cifar10"):
-        assert f"{name} is not in {tmp_path}: run 'favorit data fetch {name}'" in said
-    assert "note: published accuracies were measured on augmented test images" in said
+        assert f"{name} is not in {tmp_path}: run 'favorit data fetch {name}'" in output
+    assert "note: published accuracies were measured on augmented test images" in output
 
 
 def test_list_has_every_study_with_its_question(study: Command):
-    status, said = study("list")
+    status, output = study("list")
     assert status == 0
     for name in ("vit-variants", "kernels", "hybrids", "linear-attention", "positions", "quickstart"):
         assert re.search(
-            rf"^{name} +{len(load_study(name).points)}  {re.escape(load_study(name).question)}$", said, re.M
+            rf"^{name} +{len(load_study(name).points)}  {re.escape(load_study(name).question)}$", output, re.M
         )
 
 
 def test_points_of_data_that_cannot_be_fetched_fail_and_the_others_are_done(
     tmp_path: Path, study: Command, monkeypatch: pytest.MonkeyPatch
 ):
-    """Points of data that no source has are listed as failed; the others were finished before, so that no worker is
+    """Points of a data set that no source has are listed as failed. The others are complete before, so no worker is
     needed.
     """
     from favorit.data import sources
@@ -168,10 +168,12 @@ def test_points_of_data_that_cannot_be_fetched_fail_and_the_others_are_done(
     path = write(tmp_path / "tiny.py", {"data.name": [DATA, "cifar100"]})
     (config,) = (config for name, config in load_study(path).configs().items() if "synthetic" in name)
     fit(tmp_path / "runs", config)
-    status, said = study("run", path, "--out", tmp_path / "runs", "--data-dir", tmp_path / "data")
+    status, output = study("run", path, "--out", tmp_path / "runs", "--data-dir", tmp_path / "data")
     assert status == 1
-    assert "1 complete, 1 failed, 0 left" in said
-    assert re.search(r"^failed: data=cifar100: cifar100 is not in .* By hand: put cifar-100-binary.tar.gz", said, re.M)
+    assert "1 complete, 1 failed, 0 left" in output
+    assert re.search(
+        r"^failed: data=cifar100: cifar100 is not in .* By hand: put cifar-100-binary.tar.gz", output, re.M
+    )
 
 
 def test_cpus_and_gpus_are_passed_to_the_cluster(tmp_path: Path, study: Command, monkeypatch: pytest.MonkeyPatch):
@@ -183,8 +185,8 @@ def test_cpus_and_gpus_are_passed_to_the_cluster(tmp_path: Path, study: Command,
 
     monkeypatch.setattr("favorit.study.cluster.cluster", cluster)
     path = write(tmp_path / "tiny.py", {"seed": [0]})
-    _, said = study("run", path, "--out", tmp_path / "runs", "--ray", "there:1", "--cpus", 4, "--gpus", 0.5)
-    assert "0 complete, 0 failed, 1 left" in said
+    _, output = study("run", path, "--out", tmp_path / "runs", "--ray", "there:1", "--cpus", 4, "--gpus", 0.5)
+    assert "0 complete, 0 failed, 1 left" in output
     assert (asked["address"], asked["cpus"], asked["gpus"]) == ("there:1", 4, 0.5)
     study("run", path, "--out", tmp_path / "runs", "--ray", "auto")
     assert asked["address"] == "auto"

@@ -1,4 +1,4 @@
-"""Studies: names that show what differs, options, files, and every built-in one."""
+"""Studies: names of points, options, files, and the built-in studies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runners and workers that are really killed, again and again: nothing is lost, repeated or half taken."""
+"""Runners and workers are killed at random: no run is lost, repeated or left half written."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def write_study(folder: Path, points: dict[str, list[Any]], **changes: Any) -> P
 
 
 class Server:
-    """The process that runners are forked from."""
+    """The process that forks runners."""
 
     def __init__(self) -> None:
         command = [sys.executable, str(Path(__file__).with_name("study_processes.py"))]
@@ -86,7 +86,7 @@ def server() -> Iterator[Server]:
     assert server.process.returncode == 0
 
 
-def said(out: Path) -> list[dict[str, Any]]:
+def events_of(out: Path) -> list[dict[str, Any]]:
     path = Path(f"{out}.log")
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
@@ -108,13 +108,13 @@ def alive(process: int) -> bool:
 def until(holds: Callable[[], Any]) -> Any:
     deadline = time.monotonic() + PATIENCE
     while not (found := holds()):
-        assert time.monotonic() < deadline, "it did not happen in time"
+        assert time.monotonic() < deadline, "the condition was not met in time"
         time.sleep(0.005)
     return found
 
 
 def results(out: Path) -> dict[str, tuple[int, int, bytes]]:
-    """What cannot change any more: inode, time and content of each result."""
+    """Inode, modification time and content of each result file: these must not change."""
     return {
         path.parent.name: (path.stat().st_ino, path.stat().st_mtime_ns, path.read_bytes())
         for path in out.glob("*/result.json")
@@ -126,9 +126,9 @@ def ids(path: Path) -> set[str]:
 
 
 def test_twenty_kills_at_random_moments(server: Server, tmp_path: Path):
-    """Runner or worker, at any moment; the same command until all is done. As if nothing had been killed.
+    """Kills the runner or a worker at random and reruns until all is done: the results are those without kills.
 
-    Where the machine is so fast that the study is done before its time, it gets more points.
+    If the study completes before the last kill, it gets more points.
     """
     out, chance, seeds = tmp_path / "runs", random.Random(5), 5
     points: dict[str, list[Any]] = {"model.layout": ["favor(m=8)", "softmax"]}
@@ -138,15 +138,15 @@ def test_twenty_kills_at_random_moments(server: Server, tmp_path: Path):
     runner = None
     while killed.total() < 20:
         if runner is None:
-            heard = len(said(out))
+            known = len(events_of(out))
             runner = server.ask(do="run", study=path, out=out, workers=2)
-            until(lambda: len(said(out)) > heard or not alive(runner))  # noqa: B023
+            until(lambda: len(events_of(out)) > known or not alive(runner))  # noqa: B023
         time.sleep(chance.uniform(0, 0.12))
         workers = children(runner)
         victim = chance.choice([runner, *workers])
         try:
             os.kill(victim, signal.SIGKILL)
-        except ProcessLookupError:  # a worker that was dead, and is buried just now
+        except ProcessLookupError:  # a dead worker that the runner has just reaped
             continue
         if victim != runner:
             killed["worker"] += 1
@@ -169,7 +169,9 @@ def test_twenty_kills_at_random_moments(server: Server, tmp_path: Path):
     assert found.keys() == ids(path)
     assert {key: found[key] for key in kept} == kept
     assert {state.status for state in status(path, out)} == {"complete"}
-    assert any(event.get("step") for event in said(out) if event["event"] == "Began"), "some went on from a checkpoint"
+    assert any(event.get("step") for event in events_of(out) if event["event"] == "Began"), (
+        "some runs resumed from a checkpoint"
+    )
 
     assert server.complete(do="train", study=path, out=tmp_path / "whole") == 0
     for identifier in found:
@@ -181,7 +183,7 @@ def test_twenty_kills_at_random_moments(server: Server, tmp_path: Path):
 
 
 def test_leftovers_of_a_kill_in_complete_runs_are_removed_on_rerun(server: Server, tmp_path: Path):
-    """A worker may be killed after the result of its run and before it has tidied; nobody trains that run again."""
+    """A worker may be killed after it wrote the result and before it cleaned up; that run is not trained again."""
     path, out = write_study(tmp_path, {"seed": [0, 1]}, **{"train.epochs": 1}), tmp_path / "runs"
     assert server.complete(do="run", study=path, out=out, workers=1) == 0
     kept, (free, held) = results(out), sorted(out / identifier for identifier in ids(path))
@@ -190,7 +192,7 @@ def test_leftovers_of_a_kill_in_complete_runs_are_removed_on_rerun(server: Serve
         (folder / "checkpoint-6").mkdir()
         (folder / "checkpoint-6" / "state.pt").write_bytes(b"half removed")
         (folder / ".best-ema.safetensors.5929").write_bytes(b"half")
-    with RunFolder(held).lock():  # whoever holds it tidies it
+    with RunFolder(held).lock():  # a held run is left to its holder
         assert server.complete(do="run", study=path, out=out, workers=1) == 0
     assert {each.name for each in free.iterdir()} == tidy
     assert {each.name for each in held.iterdir()} == tidy | {"checkpoint-6", ".best-ema.safetensors.5929"}
@@ -204,24 +206,24 @@ def test_two_runners_share_a_study(server: Server, tmp_path: Path):
     first, second = (server.ask(do="run", study=path, out=out, workers=workers) for workers in (1, 2))
     assert server.ask(do="wait", process=first) == 0
     assert server.ask(do="wait", process=second) == 0
-    events = said(out)
+    events = events_of(out)
     assert Counter(event["id"] for event in events if event["event"] == "Began") == dict.fromkeys(ids(path), 1)
     trained = Counter(event["runner"] for event in events if event["event"] == "Ended" and not event["elsewhere"])
     assert trained.total() == 12
-    assert min(trained[first], trained[second]) > 0, "one of them did nothing"
+    assert min(trained[first], trained[second]) > 0, "one runner trained nothing"
 
 
 def test_held_run_is_waited_for(server: Server, tmp_path: Path):
-    """One runner trains a long run; another, started on it alone, waits, and takes it over when the first is killed."""
+    """One runner trains a long run. A second runner waits for it, and resumes it after the first is killed."""
     path, out = write_study(tmp_path, {"seed": [0]}, **{"train.epochs": 40}), tmp_path / "runs"
     first = server.ask(do="run", study=path, out=out, workers=1)
-    until(lambda: any(event["event"] == "Trained" for event in said(out)))
+    until(lambda: any(event["event"] == "Trained" for event in events_of(out)))
     second = server.ask(do="run", study=path, out=out, workers=1)
     time.sleep(0.5)
     os.kill(first, signal.SIGKILL)
     assert server.ask(do="wait", process=first) == -signal.SIGKILL
     assert server.ask(do="wait", process=second) == 0
-    began = [(event["runner"], event["step"]) for event in said(out) if event["event"] == "Began"]
+    began = [(event["runner"], event["step"]) for event in events_of(out) if event["event"] == "Began"]
     assert [runner for runner, _ in began] == [first, second]
     assert began[1][1] > 0
 
@@ -229,13 +231,13 @@ def test_held_run_is_waited_for(server: Server, tmp_path: Path):
 def test_interrupted_study_stops_promptly_and_resumes(server: Server, tmp_path: Path):
     path, out = write_study(tmp_path, {"seed": [0, 1]}, **{"train.epochs": 60}), tmp_path / "runs"
     runner = server.ask(do="run", study=path, out=out, workers=2)
-    until(lambda: len({event["id"] for event in said(out) if event["event"] == "Trained"}) == 2)
+    until(lambda: len({event["id"] for event in events_of(out) if event["event"] == "Trained"}) == 2)
     workers = children(runner)
     for process in (runner, *workers):  # as Ctrl-C on a terminal does
         os.kill(process, signal.SIGINT)
     assert server.ask(do="wait", process=runner) == 130
     assert len(workers) == 2
-    assert not [event for event in said(out) if event["event"] == "killed"], "they went by themselves"
+    assert not [event for event in events_of(out) if event["event"] == "killed"], "the workers ended without SIGKILL"
     assert not any(map(alive, workers))
     assert {state.status for state in status(path, out)} == {"stopped"}
     assert server.complete(do="run", study=path, out=out, workers=2) == 0
@@ -245,27 +247,27 @@ def test_interrupted_study_stops_promptly_and_resumes(server: Server, tmp_path: 
 def test_hours_stop_running_runs_and_start_no_others(server: Server, tmp_path: Path):
     path, out = write_study(tmp_path, {"seed": [0, 1]}, **{"train.epochs": 4000}), tmp_path / "runs"
     seconds, trained = 1.5, False
-    while not trained and seconds < PATIENCE:  # on a slow machine the first epoch needs longer
-        before = len(said(out))
+    while not trained and seconds < PATIENCE:  # on a slow machine the first epoch takes longer
+        before = len(events_of(out))
         assert server.complete(do="run", study=path, out=out, workers=1, hours=seconds / 3600) == 0
-        seconds, trained = 2 * seconds, any(event["event"] == "Trained" for event in said(out))
-    broke = [event for event in said(out)[before:] if event["event"] == "Broke"]
+        seconds, trained = 2 * seconds, any(event["event"] == "Trained" for event in events_of(out))
+    broke = [event for event in events_of(out)[before:] if event["event"] == "Broke"]
     assert [event["later"] for event in broke] == [True, True]
     assert not results(out)
     stopped, missing = sorted(status(path, out), key=lambda state: state.name)
     assert (stopped.status, missing.status) == ("stopped", "missing")
     assert 0 < (stopped.epochs or 0) < 4000
     assert stopped.error is None, "it is no error"
-    began = len(said(out))
+    began = len(events_of(out))
     assert server.complete(do="run", study=path, out=out, workers=1, hours=0.5 / 3600) == 0
-    again = next(event for event in said(out)[began:] if event["event"] == "Began")
+    again = next(event for event in events_of(out)[began:] if event["event"] == "Began")
     assert again["step"] > 0
 
 
 def test_task_that_kills_its_worker_fails_and_the_others_continue(server: Server, tmp_path: Path):
     path, out = write_study(tmp_path, {"model.layout": ["uniform", "none", "softmax"]}), tmp_path / "runs"
     assert server.complete(do="run", study=path, out=out, workers=1, deadly="none") == 1
-    (broke,) = (event for event in said(out) if event["event"] == "Broke")
+    (broke,) = (event for event in events_of(out) if event["event"] == "Broke")
     assert "its worker died 3 times without progress" in broke["error"]
     assert "signal 9" in broke["error"]
     states = {state.name: state for state in status(path, out)}
@@ -280,12 +282,12 @@ def test_task_that_kills_its_worker_fails_and_the_others_continue(server: Server
 
 
 def test_error_other_than_divergence_is_recorded_and_retried_on_rerun(server: Server, tmp_path: Path):
-    """A damaged checkpoint breaks a run; without it the same command completes it."""
+    """A damaged checkpoint fails a run; a rerun without it completes the run."""
     path, out = write_study(tmp_path, {"seed": [0, 1]}), tmp_path / "runs"
     broken = out / min(ids(path)) / "checkpoint-3"
     broken.mkdir(parents=True)
     assert server.complete(do="run", study=path, out=out, workers=2) == 1
-    (error,) = (event["error"] for event in said(out) if event["event"] == "Broke")
+    (error,) = (event["error"] for event in events_of(out) if event["event"] == "Broke")
     assert "checkpoint-3" in error
     assert {state.status: state.error for state in status(path, out)} == {"complete": None, "stopped": error}
     assert favorit.runs(out).query("status == 'stopped'").error.tolist() == [error]

@@ -1,4 +1,4 @@
-"""Plans: every point is checked before anything starts, with and without its data, and the runs are remembered."""
+"""Plans: every point is checked before training, with and without its data, and the identifiers are stored."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_tasks_have_the_configurations_and_ids_of_training(tmp_path: Path):
 
 
 def test_planning_allocates_no_weights():
-    """A model of 4 billion parameters is checked like any other."""
+    """A model with 4 billion parameters is checked like any other."""
     release_memory()
     before = peak_memory()
     found = plan(product({"model.dim": [8, 8192], "model.mlp_dim": [32768]}))
@@ -76,7 +76,7 @@ def test_planning_allocates_no_weights():
 
 @pytest.mark.parametrize("layout", ["favor(m=8)", "relu(m=8)", "learned(m=8)|mixture", "softmax"])
 def test_planned_model_has_the_shapes_of_the_trained_one(layout, monkeypatch: pytest.MonkeyPatch):
-    """What is built without values has the shapes of what is trained."""
+    """The model built on the meta device has the shapes of the trained one."""
     built: list[nn.Module] = []
 
     def create(*arguments: Any, **options: Any) -> nn.Module:
@@ -224,7 +224,7 @@ def test_states_of_a_study(tmp_path: Path):
 
 
 class _Interrupt(float):
-    """A number of seconds that, asked whether it has passed, stands for Ctrl-C."""
+    """A number of seconds that raises KeyboardInterrupt when it is compared."""
 
     def __le__(self, other: float) -> bool:
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""Points: what a study varies, combined as data."""
+"""Points: combining the configurations of a study as data."""
 
 from __future__ import annotations
 

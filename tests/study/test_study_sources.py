@@ -1,6 +1,4 @@
-"""Study files: imported once in a process, known with what lies beside them, and brought along to where they are
-not.
-"""
+"""Study files: imported once per process, sent with the modules of their folder, and imported from what was sent."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ OWN = Path(__file__).parent / "own_components"
 
 
 def counting(folder: Path, more: str = "") -> Path:
-    """A study file that leaves a mark whenever it is imported."""
+    """A study file that appends to a log each time it is imported."""
     path = folder / "mine.py"
     path.write_text(f"""
 from favorit.study import Study, product
@@ -93,7 +91,7 @@ def test_source_includes_imported_modules_of_its_folder(tmp_path: Path):
 
 
 def test_source_is_imported_without_its_file(tmp_path: Path):
-    """In a process that has neither the file nor its folder: its components are there, and nothing is left on disk."""
+    """In a process without the file and its folder: its components are registered, and nothing is left on disk."""
     beside = [(name, (OWN / name).read_bytes()) for name in ["rising_width.py"]]
     (tmp_path / "source").write_bytes(
         pickle.dumps(Source("absent/mine.py", (OWN / "rising_study.py").read_bytes(), tuple(beside)))
@@ -104,7 +102,7 @@ def test_source_is_imported_without_its_file(tmp_path: Path):
         "tempfile.tempdir = 'temporary'\n"
         "with open('source', 'rb') as file:\n    source = pickle.load(file)\n"
         "print(source.load().__name__, source.load() is source.load())\n"
-        "from favorit.spec import parse\nfrom favorit.attention import build_mixer\nfrom favorit.attention import KERNELS\n"
+        "from favorit.attention import KERNELS, build_mixer\n"
         "print(KERNELS['rising'].signature, build_mixer('rising(m=6)', heads=1, head_dim=4).kernel.features)"
     )
     status, said, errors = finish(start("-c", code, cwd=tmp_path))

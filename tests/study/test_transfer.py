@@ -1,6 +1,4 @@
-"""What travels between a node and the driver: whole, in an order that a kill cannot spoil, and never out of its
-folder.
-"""
+"""Transfer of runs between nodes and driver: complete, in an order that survives kills, and only inside the folder."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ CONFIG = tiny(**LIVELY)  # three epochs of six steps
 
 
 def interrupt(out: Path, when: Callable[[Event], bool]) -> RunFolder:
-    """The run, ended after the first such event."""
+    """The run, stopped after the first such event."""
 
     def listen(event: Event, _: Any) -> None:
         if when(event):
@@ -71,7 +69,7 @@ def test_unfinished_run_is_transferred_completely(late: RunFolder, complete: Run
 
 
 def test_only_the_newest_checkpoint_is_transferred(late: RunFolder, tmp_path: Path):
-    """As a process leaves them that is killed between writing one and removing the other."""
+    """A kill between writing one checkpoint and removing the other leaves two."""
     copy = RunFolder(shutil.copytree(late.path, tmp_path / "copy"))
     (copy.path / "checkpoint-7").mkdir()
     (copy.path / "checkpoint-7" / "state.pt").write_bytes(b"half removed")
@@ -93,7 +91,7 @@ class Killed(BaseException):
 def test_run_can_be_resumed_after_a_kill_between_any_two_files(
     early: RunFolder, late: RunFolder, complete: Run, tmp_path: Path, monkeypatch, what
 ):
-    """The driver dies before a file takes its place, or before an old checkpoint is gone."""
+    """The driver dies before a file is renamed into place, or before an old checkpoint is removed."""
     contents = read_contents({"late": late, "complete": RunFolder(complete.path)}[what])
     places = 0
 

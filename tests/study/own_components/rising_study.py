@@ -1,4 +1,4 @@
-"""A study as a user writes it, with a kernel of its own whose default comes from a module beside it."""
+"""A user's study with its own kernel, whose default comes from a module in the same folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lies beside a study file and is imported by it."""
+"""A module that the study file in this folder imports."""
 
 from __future__ import annotations
 
