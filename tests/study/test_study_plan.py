@@ -42,8 +42,8 @@ def plan(points: Points, **changes: Any) -> Plan:
 
 @pytest.mark.parametrize("name", built_in())
 def test_every_built_in_study_plans_without_its_data(name, tmp_path: Path):
-    """Each model is built (without weights), each point resolved; those of data that are not there are named with what
-    brings them.
+    """Builds each model without weights and resolves each point; points of missing data are named with the command that
+    fetches it.
     """
     study = load_study(name)
     found = make_plan(study, Options(protocol="sound" if study.sound else "published"))

@@ -92,9 +92,9 @@ def test_source_includes_imported_modules_of_its_folder(tmp_path: Path):
 
 def test_source_is_imported_without_its_file(tmp_path: Path):
     """In a process without the file and its folder: its components are registered, and nothing is left on disk."""
-    beside = [(name, (OWN / name).read_bytes()) for name in ["rising_width.py"]]
+    neighbours = [(name, (OWN / name).read_bytes()) for name in ["rising_width.py"]]
     (tmp_path / "source").write_bytes(
-        pickle.dumps(Source("absent/mine.py", (OWN / "rising_study.py").read_bytes(), tuple(beside)))
+        pickle.dumps(Source("absent/mine.py", (OWN / "rising_study.py").read_bytes(), tuple(neighbours)))
     )
     (tmp_path / "temporary").mkdir()
     code = (

@@ -74,8 +74,8 @@ def work(task: Task, contents: Contents, order: Order) -> Iterator[Message]:
         try:
             write_contents(contents, folder)
             workers = node_slots(node_info(ray, node), order.wanted)
-            training: Generator[Event, None, None] = _iterate(partial(_train, task, temporary, order, workers))
-            with closing(training) as events:
+            run: Generator[Event, None, None] = _iterate(partial(_train, task, temporary, order, workers))
+            with closing(run) as events:
                 for event in events:
                     if isinstance(event, Begin):
                         _check_id(task, Path(event.path).name, order.version)

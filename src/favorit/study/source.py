@@ -40,11 +40,11 @@ class Source:
 
     def load(self) -> ModuleType:
         """The module; imports it unless this process has, for example as the script that it runs."""
-        place = os.path.abspath(self.path)
-        content, module = _imported.get(place) or (self.content, _find(place))
+        path = os.path.abspath(self.path)
+        content, module = _imported.get(path) or (self.content, _find(path))
         if module is None or content != self.content:
-            module = self._execute(place)
-        _imported[place] = self.content, module
+            module = self._execute(path)
+        _imported[path] = self.content, module
         return module
 
     def gather(self) -> Source:
@@ -59,20 +59,20 @@ class Source:
             ),
         )
 
-    def _execute(self, place: str) -> ModuleType:
-        module = ModuleType(f"favorit_study_{Path(place).stem}")
-        module.__file__ = place
+    def _execute(self, path: str) -> ModuleType:
+        module = ModuleType(f"favorit_study_{Path(path).stem}")
+        module.__file__ = path
         sys.modules[module.__name__] = module  # dataclasses look their module up there
         try:
-            with self._neighbours(os.path.dirname(place)) as folder:
+            with self._neighbours(os.path.dirname(path)) as folder:
                 sys.path.insert(0, folder)  # a script can import modules of its own folder
                 try:
-                    exec(compile(self.content, place, "exec", dont_inherit=True), module.__dict__)
+                    exec(compile(self.content, path, "exec", dont_inherit=True), module.__dict__)
                 finally:
                     sys.path.remove(folder)
         except (Exception, SystemExit) as error:
             del sys.modules[module.__name__]
-            raise FavoritError(f"study file {self.path}{_line(error, place)}: {error_line(error)}") from None
+            raise FavoritError(f"study file {self.path}{_line(error, path)}: {error_line(error)}") from None
         return module
 
     @contextmanager
@@ -91,8 +91,8 @@ class Source:
             yield copies
 
 
-def _find(place: str) -> ModuleType | None:
-    return next((module for module in list(sys.modules.values()) if _file(module) == place), None)
+def _find(path: str) -> ModuleType | None:
+    return next((module for module in list(sys.modules.values()) if _file(module) == path), None)
 
 
 def _file(module: ModuleType) -> str | None:
@@ -105,9 +105,9 @@ def error_line(error: BaseException) -> str:
     return text if isinstance(error, FavoritError) else f"{type(error).__name__}: {text}"
 
 
-def _line(error: BaseException, place: str) -> str:
+def _line(error: BaseException, path: str) -> str:
     """The last line of the file in the traceback."""
-    if isinstance(error, SyntaxError) and error.filename == place:
+    if isinstance(error, SyntaxError) and error.filename == path:
         return f", line {error.lineno}"
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == place]
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
     return f", line {lines[-1]}" if lines else ""
