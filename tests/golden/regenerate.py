@@ -20,7 +20,7 @@ STEPS = 20
 def losses() -> list[float]:
     """One softmax, one random-feature, one random ReLU and one learned layer; AdamW on one fixed batch of noise."""
     model = favorit.create_model(
-        "hybrid",
+        "vit-64",
         seed=0,
         image_size=8,
         stem="patch(2)",

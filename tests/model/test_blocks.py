@@ -102,6 +102,6 @@ def test_drop_path_leaves_out_whole_images_and_keeps_the_mean(p):
 
 
 def test_stochastic_depth_grows_from_nothing_to_its_rate():
-    model = create_model("hybrid", depth=5, drop_path=0.4, seed=0)
+    model = create_model("vit-64", depth=5, drop_path=0.4, seed=0)
     rates = [[module.p for module in block.modules() if isinstance(module, DropPath)] for block in model.blocks]
     assert rates == [pytest.approx([0.1 * layer] * 2) for layer in range(5)]

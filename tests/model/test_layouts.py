@@ -73,7 +73,7 @@ def test_layers_are_canonical_so_that_equal_models_read_alike(written, canonical
 
 
 def test_each_layer_has_its_own_kernel_and_m():
-    model = create_model("hybrid", layout="favor(m=16)|favor(m=48)|relu(m=8)|softmax", seed=0)
+    model = create_model("vit-64", layout="favor(m=16)|favor(m=48)|relu(m=8)|softmax", seed=0)
     mixers = [block.attention.branch.mixer for block in model.blocks]
     assert [type(mixer).__name__ for mixer in mixers] == ["Linear"] * 3 + ["Softmax"]
     assert [mixer.kernel.projection.rows.shape[0] for mixer in mixers[:3]] == [16, 48, 8]

@@ -55,7 +55,7 @@ def test_weights_that_cannot_fit_are_refused_before_they_are_made(monkeypatch: p
 
 
 @pytest.mark.parametrize(
-    "command", [["show", "hybrid"], ["train", "--preset", "hybrid"], ["bench", "speed", "--preset", "hybrid"]]
+    "command", [["show", "vit-64"], ["train", "--preset", "vit-64"], ["bench", "speed", "--preset", "vit-64"]]
 )
 def test_commands_say_so(
     command: list[str], tmp_path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -22,7 +22,7 @@ SINGLE_TOKEN = [name for name, fields in PRESETS.items() if "tokens=1" in fields
         ("simple-vit", {}, 2_374_026),
         ("vit", dict(head="mean", position="none"), 993_258),
         ("vit", {}, 993_258 + 96 + 65 * 96),
-        ("hybrid", {}, 142_026),
+        ("vit-64", {}, 142_026),
         ("linear-performer-summary", {}, 5_545_482),
     ],
 )
@@ -34,7 +34,7 @@ def test_size_is_the_published_one(name, overrides, count):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_hybrid_has_one_size_in_every_layout_whatever_the_features(layout, kernel):
     for m in (16, 128, 512) if "{m}" in kernel else (0,):
-        assert parameters(create_model("hybrid", seed=0, layout=layout, performer=kernel.format(m=m))) == 142_026
+        assert parameters(create_model("vit-64", seed=0, layout=layout, performer=kernel.format(m=m))) == 142_026
 
 
 def test_summary_of_section_4_has_25_tokens_and_a_head_of_2048_and_1024():
@@ -63,7 +63,7 @@ def test_preset_builds_and_gives_finite_logits(name):
 
 
 def test_every_system_of_the_five_is_there():
-    assert {"vit", "simple-vit", "hybrid", "hybrid-imagenet"} <= set(list_components("presets"))
+    assert {"vit", "simple-vit", "vit-64", "vit-192-imagenet"} <= set(list_components("presets"))
     assert len(SINGLE_TOKEN) == 6
     relative = {
         f"position-{mixer}-{position}"
@@ -75,7 +75,7 @@ def test_every_system_of_the_five_is_there():
 
 
 def test_imagenet_preset_is_that_of_the_report():
-    config = preset("hybrid-imagenet")
+    config = preset("vit-192-imagenet")
     assert (config.image_size, config.classes, config.dim, config.depth, config.heads, config.mlp_dim) == (
         (224, 224),
         1000,
@@ -88,5 +88,5 @@ def test_imagenet_preset_is_that_of_the_report():
 
 
 def test_unknown_preset_is_named():
-    with pytest.raises(FavoritError, match=r"unknown preset 'hybird': did you mean 'hybrid'\? known: .*simple-vit"):
-        create_model("hybird")
+    with pytest.raises(FavoritError, match=r"unknown preset 'vti-64': did you mean 'vit-64'\? known: .*simple-vit"):
+        create_model("vti-64")

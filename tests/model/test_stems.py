@@ -159,7 +159,7 @@ def test_model_of_a_single_token_says_that_attention_is_trivial():
     with pytest.warns(
         UserWarning, match=r"conv\(channels=\(4,\), tokens=1\).*single token: attention has nothing to attend to"
     ) as caught:
-        model = create_model("hybrid", stem="conv(channels=(4,), tokens=1)", **small)
+        model = create_model("vit-64", stem="conv(channels=(4,), tokens=1)", **small)
     assert caught[0].filename == __file__, "the warning points at whoever asked for the model"
     assert model.features(randn(2, 3, 8, 8, dtype=torch.float32)).shape == (2, 1, 16)
 

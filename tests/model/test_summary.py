@@ -11,7 +11,7 @@ from favorit.model.summary import Row, summarise
 
 
 def rows(**overrides) -> dict[str, Row]:
-    return {row.layer: row for row in summarise(create_model("hybrid", seed=0, **overrides))}
+    return {row.layer: row for row in summarise(create_model("vit-64", seed=0, **overrides))}
 
 
 @pytest.mark.parametrize(
@@ -22,10 +22,10 @@ def rows(**overrides) -> dict[str, Row]:
         dict(layout="linformer(k=8)", head="mlp(16)", mlp_dim=0, qk_norm=True, local="dwconv(3)"),
         dict(stem="conv(channels=(4,), pool=each)", head="seqpool", position="none", image_size=(8, 12)),
     ],
-    ids=["hybrid", "performers", "linformer", "conv"],
+    ids=["vit-64", "performers", "linformer", "conv"],
 )
 def test_parameters_and_flops_add_up_to_the_models(overrides):
-    model = create_model("hybrid", seed=0, **overrides)
+    model = create_model("vit-64", seed=0, **overrides)
     found = summarise(model)
     assert sum(row.parameters for row in found) == parameters(model)
     assert [row.layer for row in found][:2] == ["stem", "position"]
@@ -113,7 +113,7 @@ def test_last_block_that_reads_one_token_has_all_its_parts():
 
 
 def test_frozen_parameters_are_not_trainable():
-    model = create_model("hybrid", seed=0)
+    model = create_model("vit-64", seed=0)
     model.blocks[0].attention.requires_grad_(False)
     frozen, other = (row for row in summarise(model) if row.layer in ("blocks.0.attention", "blocks.1.attention"))
     assert frozen.parameters == other.parameters == other.trainable
@@ -123,7 +123,7 @@ def test_frozen_parameters_are_not_trainable():
 
 @pytest.mark.parametrize("training", [True, False])
 def test_summary_leaves_the_model_as_it_was(training):
-    model = create_model("hybrid", seed=0, stem="conv(channels=(4,))", image_size=8).train(training)
+    model = create_model("vit-64", seed=0, stem="conv(channels=(4,))", image_size=8).train(training)
     before = {key: value.clone() for key, value in model.state_dict().items()}
     summarise(model)
     assert model.training is training
@@ -132,4 +132,4 @@ def test_summary_leaves_the_model_as_it_was(training):
 
 
 def test_summary_follows_the_precision_of_the_model():
-    assert summarise(create_model("hybrid", seed=0).double())[-1].shape == (10,)
+    assert summarise(create_model("vit-64", seed=0).double())[-1].shape == (10,)

@@ -120,7 +120,7 @@ def test_images_of_another_kind_are_named(shape):
         FavoritError,
         match=rf"images of shape \({', '.join(map(str, shape))}\) came, but the model takes \(B, 3, H, W\)",
     ):
-        create_model("hybrid")(torch.zeros(shape))
+        create_model("vit-64")(torch.zeros(shape))
 
 
 def test_features_are_the_class_token_and_the_patches():

@@ -162,7 +162,7 @@ def _our_loop(module: nn.Module, sizes: Sizes, way: Way) -> Call:
 
 
 def _our_model(layout: str) -> Callable[[Sizes], ViT]:
-    return lambda sizes: create_model(preset("hybrid").replace(layout=layout.format(m=sizes.m)), seed=0)
+    return lambda sizes: create_model(preset("vit-64").replace(layout=layout.format(m=sizes.m)), seed=0)
 
 
 # name -> our layout, what must be installed, and the published layer's function of (q, k, v).

@@ -20,8 +20,8 @@ def show(
     """Show a model: every layer with its norms and projections, output shape, parameters, trainable parameters, FLOPs
     for one image.
 
-    Examples: [bold]favorit show hybrid[/bold],
-    [bold]favorit show hybrid --set model.layout=performer_first --set "model.performer=relu(m=64)"[/bold]
+    Examples: [bold]favorit show vit-64[/bold],
+    [bold]favorit show vit-64 --set model.layout=performer_first --set "model.performer=relu(m=64)"[/bold]
     """
     from favorit.cli.console import open_console, open_table
     from favorit.cli.settings import parse_settings

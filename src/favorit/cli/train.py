@@ -49,7 +49,7 @@ def train(
     """Train a model; the same command goes on where it was interrupted, and repeats nothing that is finished.
 
     Examples: [bold]favorit train --epochs 5[/bold],
-    [bold]favorit train --data cifar10 --preset hybrid --set model.layout=performer_first --set
+    [bold]favorit train --data cifar10 --preset vit-64 --set model.layout=performer_first --set
     "model.performer=relu(m=128)"[/bold]
     """
     from favorit.cli.columns import write_columns
