@@ -76,7 +76,7 @@ def held(out: Path, config: RunConfig, **options: Any) -> Training:
         first_model(config),
         Fabric(accelerator="cpu", devices=1),
         folder,
-        **{**dict(compiled=False, every=1e9), **options},
+        **{**dict(compiled=False, checkpoint_seconds=1e9), **options},
     )
 
 

@@ -43,15 +43,15 @@ def test_weights_that_cannot_fit_are_refused_before_they_are_made(monkeypatch: p
     config = ModelConfig(**SMALL)
     bytes_needed = sum(tensor.nbytes for tensor in create_model(config, seed=0).state_dict().values())
     monkeypatch.setattr(measure, "free_memory", lambda: bytes_needed)
-    outline.check_room(config)
+    outline.check_memory(config)
     monkeypatch.setattr(measure, "free_memory", lambda: None)
-    outline.check_room(config)
+    outline.check_memory(config)
     monkeypatch.setattr(measure, "free_memory", lambda: bytes_needed - 1)
     with pytest.raises(
         FavoritError,
         match=r"need 0\.0 GiB and 0\.0 are free.*model\.dim \(8\), model\.mlp_dim \(16\) or model\.depth \(2\)",
     ):
-        outline.check_room(config)
+        outline.check_memory(config)
 
 
 @pytest.mark.parametrize(
@@ -78,4 +78,4 @@ def test_what_looks_at_values_as_it_is_built_is_not_refused(monkeypatch: pytest.
     monkeypatch.setattr(outline, "create_model", create)
     with pytest.raises(RuntimeError):
         outline.outline(ModelConfig(**SMALL))
-    outline.check_room(ModelConfig(**SMALL))
+    outline.check_memory(ModelConfig(**SMALL))

@@ -16,7 +16,7 @@ import favorit
 from favorit import RunConfig
 from favorit.process import SPIN_COUNT, SPINNING
 from favorit.training.folder import RunFolder
-from favorit.training.run import _all_learn
+from favorit.training.run import _all_get_gradients
 from training_helpers import finish, first_model, plain, resolved, start, tiny
 
 # 97 images in batches of 20: the last has 17, which two processes share 8 to 9. Four epochs are twenty steps.
@@ -136,7 +136,7 @@ def test_whether_all_parameters_learn(layout, learn):
     config = tiny(model=dict(layout=layout, qk_norm=True, stem="conv(channels=(4,))")).model
     model = favorit.create_model(config, seed=0)
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    assert _all_learn(model) is learn
+    assert _all_get_gradients(model) is learn
     assert model.training
     assert all(parameter.grad is None for parameter in model.parameters())
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from favorit import FavoritError
-from favorit.training.loaders import class_weights, load_parts
+from favorit.training.loaders import build_loaders, class_weights
 from training_helpers import fit, resolved, tiny
 
 
 def parts(**data):
     config, found = resolved(tiny(data=data))
-    return load_parts(config, found, 0, 1), found
+    return build_loaders(config, found, 0, 1), found
 
 
 def images(loader) -> torch.Tensor:
@@ -32,8 +32,8 @@ def test_test_images_are_not_augmented_unless_asked():
 
 def test_a_test_subset_is_stratified_and_the_same_for_every_seed():
     config, data = resolved(tiny(data=dict(test_subset=12)))
-    first = load_parts(config, data, 0, 1).test
-    other = load_parts(config.replace(seed=5), data, 0, 1).test
+    first = build_loaders(config, data, 0, 1).test
+    other = build_loaders(config.replace(seed=5), data, 0, 1).test
     assert torch.equal(first.indices, other.indices)
     assert len(first.indices) == 12
     assert torch.bincount(data.test.labels[first.indices]).tolist() == [4, 4, 4]

@@ -429,7 +429,7 @@ def test_whoever_looks_is_waited_for_however_long_that_takes(folder, complete, m
     """As `favorit runs` does, stopped by the machine in the middle of its look."""
     from favorit.training import folder as module
 
-    take = module._take
+    take = module._lock_exclusively
     with open(folder / "lock") as looking:
         fcntl.flock(looking, fcntl.LOCK_SH)
         ending = Timer(1.0, lambda: fcntl.flock(looking, fcntl.LOCK_UN))
@@ -438,7 +438,7 @@ def test_whoever_looks_is_waited_for_however_long_that_takes(folder, complete, m
             ending.start()
             return take(file)
 
-        monkeypatch.setattr(module, "_take", taking)
+        monkeypatch.setattr(module, "_lock_exclusively", taking)
         goes_on(folder, complete, 9)
         ending.join()
 

@@ -35,11 +35,11 @@ def busy(
     from favorit.cli.measuring import alone
     from favorit.cli.settings import parse_settings
     from favorit.model import preset as find
-    from favorit.model.outline import check_room
+    from favorit.model.outline import check_memory
 
     usual = {"layout": "all_performer", "performer": "relu(m=64)"} if preset is None else {}
     model = find(preset or "vit-64").replace(**{**usual, **parse_settings(settings or [], ("model",))["model"]})
-    check_room(model)
+    check_memory(model)
     console = open_console(stderr=as_json)
     with alone(console) as watch:
         found = slowdowns(model, batch, steps=steps, repeats=repeats)

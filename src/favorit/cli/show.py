@@ -27,11 +27,11 @@ def show(
     from favorit.cli.settings import parse_settings
     from favorit.model import create_model
     from favorit.model import preset as find_preset
-    from favorit.model.outline import check_room
+    from favorit.model.outline import check_memory
     from favorit.model.summary import summarise
 
     config = find_preset(preset).replace(**parse_settings(settings or [], ("model",))["model"])
-    check_room(config)
+    check_memory(config)
     model = create_model(config, seed=0)
     rows = summarise(model)
     total = {name: sum(getattr(row, name) for row in rows) for name in ("parameters", "trainable", "flops")}

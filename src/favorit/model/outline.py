@@ -34,7 +34,7 @@ def outline(config: ModelConfig) -> ViT:
         return create_model(config, seed=0)
 
 
-def check_room(config: ModelConfig) -> None:
+def check_memory(config: ModelConfig) -> None:
     """Raises an error, before anything is allocated, if the weights alone exceed the free memory."""
     try:
         model = outline(config)
