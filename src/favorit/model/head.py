@@ -74,7 +74,7 @@ class SequencePool(Head):
 
 @HEADS.register("mlp", rest="widths")
 class Mlp(Head):
-    """Dense layers with GELU and dropout on the flattened tokens: `mlp(2048, 1024)`. It works for one image size only."""
+    """Dense layers with GELU and dropout on the flattened tokens, for one image size: `mlp(2048, 1024)`."""
 
     def __init__(
         self,

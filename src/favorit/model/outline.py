@@ -44,9 +44,10 @@ def check_memory(config: ModelConfig) -> None:
         return
     free, needed = measure.free_memory(), sum(tensor.nbytes for tensor in model.state_dict().values())
     if free is not None and needed > free:
+        fields = f"model.dim ({config.dim}), model.mlp_dim ({config.mlp_dim}) or model.depth ({config.depth})"
         raise FavoritError(
             f"the weights of this model need {needed / 2**30:,.1f} GiB and {free / 2**30:.1f} are free: "
-            f"choose a smaller model.dim ({config.dim}), model.mlp_dim ({config.mlp_dim}) or model.depth ({config.depth})"
+            f"choose a smaller {fields}"
         )
 
 

@@ -24,8 +24,8 @@ _SINCOS_MEAN: dict[str, Any] = dict(position="sincos2d", head="mean")
 _SMALL: dict[str, Any] = dict(dim=64, depth=4, heads=4, mlp_dim=128, layout="all_performer", **_SINCOS_MEAN)
 
 # 2. Clepper et al., "Optimizing Image Classification on CIFAR-10 with Transformer Architectures": kernels behind a
-# convolutional backbone. Blocks have no feed-forward network. The backbone uses the kernel's activation; `exp` has none,
-# so its backbone uses ReLU. The report's "orthogonal initialisation" is read as torch.nn.init.orthogonal_, hence
+# convolutional backbone. Blocks have no feed-forward network. The backbone uses the kernel's activation; `exp` has
+# none, so its backbone uses ReLU. The report's "orthogonal initialisation" is read as torch.nn.init.orthogonal_, hence
 # rows=orthonormal. ReLU(Wx + b) has a random b and usually 256 features. The mixture takes the sizes of the ReLU run
 # that it builds on; f_theta has a table with its own sizes. The report's ViT is post-norm with a ReLU feed-forward
 # network.
@@ -100,7 +100,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "pixels": dict(stem="patch(1)", head="mean", layout="all_performer", performer="relu(m=64)"),
     "channel-values": dict(stem="values", position="none", head="mean", layout="all_performer", performer="relu(m=64)"),
     # Report 3: Bennouna, Yang, Shao, Souaid, "Hybrid Transformer Models with Performer and Regular Attention". A small
-    # ViT of dim 64 (142,026 parameters) whose layers are all softmax; the report's hybrids set `layout` and `performer`.
+    # ViT of dim 64 (142,026 parameters) with softmax in all layers. The report's hybrids set `layout` and `performer`.
     "vit-64": dict(),
     "vit-64-mnist": dict(**MNIST),
     "vit-192-imagenet": dict(image_size=224, classes=1000, stem="patch(8)", dim=192, depth=8, heads=3, mlp_dim=768),

@@ -46,7 +46,7 @@ STEMS: Registry[Stem] = Registry("stem", context=("image_channels", "dim", "imag
 
 @STEMS.register("patch")
 class Patch(Stem):
-    """A linear map of each patch: a strided convolution. `crop` drops the rows and columns beyond the last whole patch."""
+    """A linear map of each patch: a strided convolution. `crop` drops rows and columns beyond the last whole patch."""
 
     def __init__(self, image_channels: int, dim: int, size: PatchSize = (4, 4), crop: bool = False) -> None:
         super().__init__()
@@ -58,7 +58,8 @@ class Patch(Stem):
         exact = (rows * self.size[0], columns * self.size[1]) == image_size
         if not (rows and columns and (exact or self.crop)):
             raise FavoritError(
-                f"stem: patch size {self.size} does not divide the image {image_size}: choose a divisor, set crop=True, or resize the data"
+                f"stem: patch size {self.size} does not divide the image {image_size}: "
+                "choose a divisor, set crop=True, or resize the data"
             )
         return rows, columns
 
@@ -85,7 +86,7 @@ class Values(Stem):
     def grid(self, image_size: Grid) -> Grid:
         if image_size != self.image_size:
             raise FavoritError(
-                f"stem: values was built for images of {self.image_size}, not {image_size}: build the model for that size"
+                f"stem: values was built for {self.image_size}, not {image_size}: build the model for this image_size"
             )
         return self.channels * image_size[0], image_size[1]
 
@@ -136,7 +137,7 @@ class Conv(Stem):
             )
         elif width is not None:
             raise FavoritError(
-                f"stem: width={width} is not valid without tokens=1: width is that of the layer that makes the single token"
+                f"stem: width={width} is not valid without tokens=1: it is the width of the single token"
             )
         else:
             self.projection = nn.Sequential(nn.Linear(channels[-1], dim), nn.Dropout(dropout))
@@ -145,8 +146,8 @@ class Conv(Stem):
         feature_map = self._feature_map(image_size)
         if self.single and feature_map != self.feature_map:
             raise FavoritError(
-                f"stem: tokens=1 was built for a feature map {self.feature_map}, but the image {image_size} gives {feature_map}: "
-                "build the model for this image_size"
+                f"stem: tokens=1 was built for a feature map {self.feature_map}, but the image {image_size} gives "
+                f"{feature_map}: build the model for this image_size"
             )
         return (1, 1) if self.single else feature_map
 
@@ -158,7 +159,8 @@ class Conv(Stem):
         rows, columns = (length >> self.halvings for length in image_size)
         if not (rows and columns):
             raise FavoritError(
-                f"stem: the image {image_size} is too small to be halved {self.halvings} times: use fewer channels or pool=last"
+                f"stem: the image {image_size} is too small to be halved {self.halvings} times: "
+                "use fewer channels or pool=last"
             )
         return rows, columns
 

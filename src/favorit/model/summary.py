@@ -24,8 +24,8 @@ SILENT = (nn.Dropout, nn.Identity, DropPath)
 class Row:
     """One layer of a model. `shape` omits the batch dimension; `flops` is for one image.
 
-    `trainable` counts the parameters that training changes. `parts` are the modules of the layer in call order, if there
-    are several: norms, projections, the mixer. Their parameters and FLOPs add up to those of the layer.
+    `trainable` counts the parameters that training changes. `parts` are the modules of the layer in call order, if
+    there are several: norms, projections, the mixer. Their parameters and FLOPs add up to those of the layer.
     """
 
     layer: str

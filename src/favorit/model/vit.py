@@ -84,7 +84,8 @@ class ViT(nn.Module):
         self.tokens = prefix + tokens
         if self.tokens == 1:
             warnings.warn(
-                f"stem {config.stem!r} makes a single token: attention has nothing to attend to, so all mixers are equivalent",
+                f"stem {config.stem!r} makes a single token: attention has nothing to attend to, "
+                "so all mixers are equivalent",
                 stacklevel=3,
             )
         initialise(self)
@@ -96,7 +97,7 @@ class ViT(nn.Module):
         """(B, prefix + N, C): the tokens after the last block, or the first `reads` of them."""
         if images.ndim != 4 or images.shape[1] != self.config.channels:
             raise FavoritError(
-                f"images of shape {tuple(images.shape)} are not valid: the model takes (B, {self.config.channels}, H, W)"
+                f"images of shape {tuple(images.shape)} are not valid: expected (B, {self.config.channels}, H, W)"
             )
         x, grid = self.stem(images)
         prefix = self.head.prefix

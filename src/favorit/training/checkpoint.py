@@ -50,12 +50,12 @@ def load_weights(model: nn.Module, path: Path) -> None:
         model.load_state_dict(load_file(path))
     except FileNotFoundError:
         raise FavoritError(
-            f"{path} is missing: rerun the training to resume it; if the file was removed, delete {path.parent} and train again"
+            f"{path} is missing: rerun to resume; if the file was removed, delete {path.parent} and train again"
         ) from None
     except (RuntimeError, SafetensorError) as error:
         reason = " ".join(str(error).split())[:300]
         raise FavoritError(
-            f"{path} is damaged or does not fit this model: restore it, or delete {path.parent} and train again ({reason})"
+            f"{path} is damaged or does not fit this model ({reason}): restore it or delete {path.parent} to retrain"
         ) from None
 
 

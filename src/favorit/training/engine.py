@@ -3,8 +3,8 @@
 One step takes a batch from `data/loader.py`, runs forward, backward and the update in `Training._step`, with the
 learning rate and the optimisers of `optim.py`. `loaders.py` decides which images train, validate and test.
 
-Every random number is a function of (seed, epoch, step): a run that was killed and resumed ends with the same weights as
-an uninterrupted one, bit for bit at equal threads.
+Every random number is a function of (seed, epoch, step): a run that was killed and resumed ends with the same weights
+as an uninterrupted one, bit for bit at equal threads.
 """
 
 from __future__ import annotations
@@ -286,7 +286,8 @@ class Training:
         # Progress counts a step when it is complete; validation runs after the last step of its epoch.
         step = min(self.progress.step - self.progress.epochs * steps + 1, steps)
         found = diagnose(self.chosen, images.to(self.fabric.device), self.fabric.autocast)
+        epoch = min(self.progress.epochs + 1, self.config.train.epochs)
         return DivergedError(
-            f"{what} at epoch {min(self.progress.epochs + 1, self.config.train.epochs)}, step {step} of {steps}; {found}. "
+            f"{what} at epoch {epoch}, step {step} of {steps}; {found}. "
             "Try a lower train.lr, train.clip=1.0, train.warmup=5, model.qk_norm=True or train.precision=32"
         )

@@ -29,7 +29,7 @@ def build_optimizers(model: nn.Module, config: TrainConfig) -> list[Optimizer]:
     built = OPTIMIZERS.build(config.optimizer, model=model, lr=config.lr, weight_decay=config.weight_decay, fused=fused)
     if len(built) > 1 and not fused:
         raise FavoritError(
-            f"optimizer={config.optimizer!r} is not valid with train.precision=fp16: a gradient scaler serves one optimiser"
+            f"optimizer={config.optimizer!r} is not valid with train.precision=fp16: it needs several gradient scalers"
         )
     return built
 

@@ -23,8 +23,8 @@ ARRAYS = ("predicted.npy", "confidence.npy", "correct.npy", "images.npy", "label
 class Predictions:
     """The predictions for the test images, in their order.
 
-    `predicted` is the class, `confidence` its softmax probability in steps of 1/15, `correct` is True where the class is
-    the label. Runs with equal `labels_digest` were tested on the same labels in the same order.
+    `predicted` is the class, `confidence` its softmax probability in steps of 1/15, `correct` True if it is the label.
+    Runs with equal `labels_digest` were tested on the same labels in the same order.
     """
 
     predicted: np.ndarray
@@ -46,7 +46,7 @@ def encode(predictions: Predictions) -> dict[str, bytes]:
     """The content of ARRAYS by name."""
     predicted = predictions.predicted
     most = int(predicted.max(initial=0))
-    paired = most < 16 and len(predicted) > 1  # `decode` tells by the length; a single image takes one byte either way
+    paired = most < 16 and len(predicted) > 1  # `decode` tells by the length; one image takes one byte either way
     arrays = (
         _pairs(predicted) if paired else predicted.astype(np.min_scalar_type(most)),
         _pairs(np.rint(predictions.confidence * STEPS)),
