@@ -15,9 +15,7 @@ def train(
     preset: Annotated[str | None, typer.Option(help="A model ('favorit list presets').")] = None,
     config: Annotated[
         Path | None,
-        typer.Option(
-            help="A YAML file with sections model, data and train, and a seed; or a run."
-        ),
+        typer.Option(help="A YAML file with sections model, data and train, and a seed; or a run."),
     ] = None,
     settings: Annotated[
         list[str] | None,

@@ -61,7 +61,9 @@ class SinCos2d(Absolute):
     def __init__(self, dim: int, base: PositiveFloat = 10_000.0) -> None:
         super().__init__()
         if dim % 4:
-            raise FavoritError(f"sincos2d: dim={dim} is not valid: sines and cosines of two axes need a multiple of 4")
+            raise FavoritError(
+                f"sincos2d: dim={dim} is not valid: sines and cosines on two axes need one divisible by 4"
+            )
         self.base = base
 
     def tokens(self, x: Tensor, grid: Grid, prefix: int) -> Tensor:
