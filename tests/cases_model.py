@@ -1,8 +1,6 @@
-"""One entry for each registered position, stem, head and layout: what to try, and which invariants it is excused from
-and why.
+"""Test cases for each registered position, stem, head and layout, with the invariants that a case may violate and why.
 
-The conformance tests run every check over every case. An excused check must fail: an excuse that is no longer needed is
-removed.
+The conformance tests run every check on every case. An excused check must fail, so that outdated excuses are noticed.
 """
 
 from __future__ import annotations
@@ -13,15 +11,15 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Case:
-    """A spec to try, and the names of checks it need not pass with the reason for each."""
+    """A spec to test, and its excused checks: name -> reason."""
 
     spec: str
     excused: Mapping[str, str] = field(default_factory=dict)
 
 
-_TABLE_FOR_PREFIX = {"prefix_untouched": "a learned table has a row for the class token too, as the first ViT had"}
-_NOT_AT_START = "what it adds or turns is there from the start"
-_NOTHING_TO_LEARN = {"place_matters": "the control: tokens are a set"}
+_TABLE_FOR_PREFIX = {"prefix_untouched": "the table also has a row for the class token, as in the original ViT"}
+_NOT_AT_START = "it changes its input from the start"
+_NOTHING_TO_LEARN = {"position_matters": "the control: tokens are an unordered set"}
 
 POSITIONS: dict[str, tuple[Case, ...]] = {
     "none": (Case("none", _NOTHING_TO_LEARN),),
@@ -41,11 +39,11 @@ POSITIONS: dict[str, tuple[Case, ...]] = {
     "string_gate": (Case("string_gate"), Case("string_gate(features=3)")),
 }
 
-_ONE_SIZE = {"another_size": "its fully connected layer is as large as one image"}
+_ONE_SIZE = {"another_size": "its fully connected layer fits one image size"}
 
 STEMS: dict[str, tuple[Case, ...]] = {
     "patch": (Case("patch(4)"), Case("patch((2, 4))"), Case("patch(3, crop=True)")),
-    "values": (Case("values", {"another_size": "its table is as large as one image"}),),
+    "values": (Case("values", {"another_size": "its table fits one image size"}),),
     "conv": (
         Case("conv(channels=(4, 6))"),
         Case("conv(channels=(4, 6), pool=each, act=gelu)"),
@@ -56,22 +54,22 @@ STEMS: dict[str, tuple[Case, ...]] = {
 }
 
 HEADS: dict[str, tuple[Case, ...]] = {
-    "cls": (Case("cls", {"reads_every_token": "the class token has gathered what the others know"}),),
+    "cls": (Case("cls", {"reads_every_token": "it reads the class token only"}),),
     "mean": (Case("mean"),),
     "seqpool": (Case("seqpool"),),
     "mlp": tuple(
         Case(
             spec,
             {
-                "order_of_patches_is_free": "each token has weights of its own",
-                "any_number_of_tokens": "each token has weights of its own",
+                "order_of_patches_does_not_matter": "each token has its own weights",
+                "any_number_of_tokens": "each token has its own weights",
             },
         )
         for spec in ("mlp(12, 9)", "mlp(7)")
     ),
 }
 
-# By depth: S is softmax, P the performer. Half of an odd depth is rounded down.
+# Layout -> depth -> layers: S is softmax, P the performer. The first half of an odd depth is rounded down.
 LAYOUTS: dict[str, dict[int, str]] = {
     "all_standard": {1: "S", 4: "SSSS", 5: "SSSSS"},
     "all_performer": {1: "P", 4: "PPPP", 5: "PPPPP"},

@@ -1,4 +1,4 @@
-"""What the conformance suites of positions, stems, heads and models share."""
+"""Helpers of the conformance suites of positions, stems, heads and models."""
 
 from __future__ import annotations
 
@@ -22,18 +22,17 @@ def randn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Ten
 
 
 def scatter(module: nn.Module, scale: float = 0.1, seed: int = 0) -> nn.Module:
-    """Moves every parameter away from its start, so that nothing holds only because a weight is zero or one."""
-    source = torch.Generator().manual_seed(seed)
+    """Adds noise to every parameter, so that no test passes only because a weight is initially zero or one."""
+    generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in module.parameters():
-            parameter += scale * torch.randn(parameter.shape, generator=source, dtype=torch.float64).to(parameter.dtype)
+            noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+            parameter += scale * noise.to(parameter.dtype)
     return module
 
 
 def unreached(module: nn.Module, output: Callable[[], Tensor], updates: int = 0) -> list[str]:
-    """The parameters that a random direction of the output gives no gradient, after some updates of plain gradient
-    descent.
-    """
+    """The parameters without a gradient for a random output direction, after `updates` steps of gradient descent."""
     if not list(module.parameters()):
         return []
     for step in range(updates + 1):
@@ -54,7 +53,7 @@ def same_state(one: nn.Module, other: nn.Module) -> bool:
 
 
 def assert_equal_gradients(modules: nn.Module, one: Tensor, other: Tensor, inputs: Tensor, **tolerance: float) -> None:
-    """Two outputs of the same parameters agree in value and in the gradients of everything they are made of."""
+    """Asserts that two outputs have equal values and equal gradients for the inputs and all parameters."""
     torch.testing.assert_close(one, other, **tolerance)
     direction = randn(*one.shape, seed=9, dtype=one.dtype)
     wrt = [inputs, *modules.parameters()]
@@ -63,7 +62,7 @@ def assert_equal_gradients(modules: nn.Module, one: Tensor, other: Tensor, input
 
 
 def checks_in(module: Mapping[str, Any]) -> dict[str, Check]:
-    """The functions `check_<name>` of a test file by name."""
+    """The functions `check_<name>` of a test module by name."""
     return {
         name.removeprefix("check_"): check
         for name, check in module.items()
@@ -82,19 +81,19 @@ def every(cases: Mapping[str, tuple[Case, ...]], checks: Mapping[str, Check]) ->
 
 
 def conform(case: Case, name: str, check: Check) -> None:
-    """Runs a check. One that the case is excused from must fail, or the excuse is out of date."""
+    """Runs a check. An excused check must fail, otherwise the excuse is outdated."""
     excused = pytest.raises((AssertionError, FavoritError)) if name in case.excused else contextlib.nullcontext()
     with excused:
         check(case.spec)
 
 
 def assert_complete(cases: Mapping[str, Any], registered: Any, checks: Mapping[str, Check] | None = None) -> None:
-    """Every registered variant has an entry, every entry a variant, and every excuse a check and a reason."""
+    """Asserts that every registered variant has an entry and vice versa, and every excuse a check and a reason."""
     assert set(cases) == set(registered), "each registered variant needs one entry in tests/cases_model.py"
     for name, entry in cases.items():
         if checks is not None:
             assert any(case.spec.split("(")[0].split("+")[0] == name for case in entry), (
-                f"no case of {name} begins with it"
+                f"no case of {name} starts with that name"
             )
             for case in entry:
                 assert set(case.excused) <= set(checks), f"{case.spec} is excused from a check that does not exist"

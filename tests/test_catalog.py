@@ -21,7 +21,7 @@ BUILDERS = {
     "stems": lambda name: STEMS.build(name, image_channels=3, dim=16, image_size=(32, 32)),
     "heads": lambda name: HEADS.build(name, dim=16, classes=3, tokens=4, dropout=0.0),
     "locals": lambda name: favorit.Attention(16, **SHAPE, local=name),
-    "layouts": lambda name: favorit.create_model("hybrid", layout=name),
+    "layouts": lambda name: favorit.create_model("vit-64", layout=name),
     "presets": preset,
 }
 # What data and training are made of: a step of preprocessing may need a value of its own.

@@ -102,7 +102,7 @@ def test_list_as_json(command, kind):
 
 
 def test_show_is_a_table_with_the_total(command):
-    status, out, err = command("show", "hybrid")
+    status, out, err = command("show", "vit-64")
     assert (status, err) == (0, "")
     for text in ("layer", "output", "parameters", "trainable", "MFLOPs", "blocks.3.feed_forward", "142,026", "65 x 64"):
         assert text in out
@@ -141,7 +141,7 @@ def test_show_with_settings(command):
         "model.image_size=(28, 20)",
         "model.channels=1",
     ]
-    status, out, _ = command("show", "hybrid", "--json", *(part for setting in settings for part in ("--set", setting)))
+    status, out, _ = command("show", "vit-64", "--json", *(part for setting in settings for part in ("--set", setting)))
     found = json.loads(out)
     assert status == 0
     assert [layer["kind"] for layer in found["layers"] if layer["layer"].endswith("attention")] == [
@@ -154,42 +154,42 @@ def test_show_with_settings(command):
 # Each line of the issue's "Bad input": what is set, and the field, the value and the valid choice that the answer must
 # name.
 MISTAKES = {
-    "unknown preset": ("hybird", [], ["preset 'hybird'", "did you mean 'hybrid'", "simple-vit"]),
-    "unknown mixer": ("hybrid", ["model.layout=sofmax"], ["mixer 'sofmax'", "did you mean 'softmax'", "linformer"]),
-    "unknown kernel": ("hybrid", ["model.performer=favr"], ["mixer 'favr'", "did you mean 'favor'", "mixture"]),
-    "unknown position": ("hybrid", ["model.position=rope"], ["position 'rope'", "did you mean 'rope2d'", "sincos2d"]),
-    "unknown stem": ("hybrid", ["model.stem=pach(4)"], ["stem 'pach'", "did you mean 'patch'", "resnet"]),
-    "unknown head": ("hybrid", ["model.head=clss"], ["head 'clss'", "did you mean 'cls'", "seqpool"]),
-    "unknown field": ("hybrid", ["model.depht=2"], ["field", "'depht'", "did you mean 'depth'", "mlp_dim"]),
-    "unknown section": ("hybrid", ["modl.depth=2"], ["section", "'modl'", "did you mean 'model'"]),
-    "unknown parameter": ("hybrid", ["model.layout=favor(n=3)"], ["parameter of favor 'n'", "features", "m,"]),
-    "setting without a value": ("hybrid", ["model.depth"], ["'model.depth'", "section.key=value"]),
-    "setting without a section": ("hybrid", ["depth=2"], ["'depth=2'", "section.key=value"]),
-    "wrong type": ("hybrid", ["model.dim=wide"], ["dim='wide'", "integer"]),
-    "wrong type in a spec": ("hybrid", ["model.layout=favor(m=many)"], ["favor", "m=many", "integer"]),
-    "bad syntax": ("hybrid", ["model.layout=relu("], ["'relu('", "name(key=value"]),
-    "unhashable value": ("hybrid", ["model.dim={[]: 1}"], ["dim='{[]: 1}'", "integer"]),
-    "heads do not divide dim": ("hybrid", ["model.heads=7"], ["heads=7", "dim=64", "head_dim"]),
-    "patch does not divide": ("hybrid", ["model.stem=patch(5)"], ["(5, 5)", "(32, 32)", "crop=True"]),
+    "unknown preset": ("vti-64", [], ["preset 'vti-64'", "did you mean 'vit-64'", "simple-vit"]),
+    "unknown mixer": ("vit-64", ["model.layout=sofmax"], ["mixer 'sofmax'", "did you mean 'softmax'", "linformer"]),
+    "unknown kernel": ("vit-64", ["model.performer=favr"], ["mixer 'favr'", "did you mean 'favor'", "mixture"]),
+    "unknown position": ("vit-64", ["model.position=rope"], ["position 'rope'", "did you mean 'rope2d'", "sincos2d"]),
+    "unknown stem": ("vit-64", ["model.stem=pach(4)"], ["stem 'pach'", "did you mean 'patch'", "resnet"]),
+    "unknown head": ("vit-64", ["model.head=clss"], ["head 'clss'", "did you mean 'cls'", "seqpool"]),
+    "unknown field": ("vit-64", ["model.depht=2"], ["field", "'depht'", "did you mean 'depth'", "mlp_dim"]),
+    "unknown section": ("vit-64", ["modl.depth=2"], ["section", "'modl'", "did you mean 'model'"]),
+    "unknown parameter": ("vit-64", ["model.layout=favor(n=3)"], ["parameter of favor 'n'", "features", "m,"]),
+    "setting without a value": ("vit-64", ["model.depth"], ["'model.depth'", "section.key=value"]),
+    "setting without a section": ("vit-64", ["depth=2"], ["'depth=2'", "section.key=value"]),
+    "wrong type": ("vit-64", ["model.dim=wide"], ["dim='wide'", "integer"]),
+    "wrong type in a spec": ("vit-64", ["model.layout=favor(m=many)"], ["favor", "m=many", "integer"]),
+    "bad syntax": ("vit-64", ["model.layout=relu("], ["'relu('", "name(key=value"]),
+    "unhashable value": ("vit-64", ["model.dim={[]: 1}"], ["dim='{[]: 1}'", "integer"]),
+    "heads do not divide dim": ("vit-64", ["model.heads=7"], ["heads=7", "dim=64", "head_dim"]),
+    "patch does not divide": ("vit-64", ["model.stem=patch(5)"], ["(5, 5)", "(32, 32)", "crop=True"]),
     "causal linformer": (
-        "hybrid",
+        "vit-64",
         ["model.layout=linformer(causal=True)", "model.head=mean"],
         ["linformer", "causal=True", "softmax"],
     ),
-    "causal with cls": ("hybrid", ["model.layout=relu(causal=True)"], ["causal", "prefix=1", "head=mean"]),
+    "causal with cls": ("vit-64", ["model.layout=relu(causal=True)"], ["causal", "prefix=1", "head=mean"]),
     "odd m for hyperbolic": (
-        "hybrid",
+        "vit-64",
         ["model.layout=favor(m=15, features=hyperbolic)"],
         ["m=15", "hyperbolic", "even"],
     ),
-    "width for rope2d": ("hybrid", ["model.position=rope2d", "model.head_dim=6"], ["rope2d", "6", "divisible by 4"]),
-    "m below 1": ("hybrid", ["model.layout=relu(m=0)"], ["relu", "m=0", "greater than or equal to 1"]),
+    "width for rope2d": ("vit-64", ["model.position=rope2d", "model.head_dim=6"], ["rope2d", "6", "divisible by 4"]),
+    "m below 1": ("vit-64", ["model.layout=relu(m=0)"], ["relu", "m=0", "greater than or equal to 1"]),
     "layout does not fit": (
-        "hybrid",
+        "vit-64",
         ["model.layout=relu|softmax|relu"],
         ["layout='relu|softmax|relu'", "depth=4", "multiple"],
     ),
-    "layout beyond reason": ("hybrid", ["model.layout=relu*99999999999"], ["relu * 99999999999", "cannot read"]),
+    "layout beyond reason": ("vit-64", ["model.layout=relu*99999999999"], ["relu * 99999999999", "cannot read"]),
 }
 
 
@@ -211,12 +211,12 @@ def test_unknown_kind_is_one_line_and_exit_status_2(command):
 
 
 def test_mistake_in_a_real_process_however_narrow_the_terminal():
-    done = process("show", "hybrid", "--set", "model.stem=patch([5, 5])", COLUMNS="30")
+    done = process("show", "vit-64", "--set", "model.stem=patch([5, 5])", COLUMNS="30")
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert "(5, 5) does not divide the image (32, 32)" in done.stderr
 
 
-@pytest.mark.parametrize("arguments", [["shw"], ["show"], ["show", "hybrid", "--jsn"]], ids=" ".join)
+@pytest.mark.parametrize("arguments", [["shw"], ["show"], ["show", "vit-64", "--jsn"]], ids=" ".join)
 def test_unknown_verbs_and_options_end_with_status_2_and_no_traceback(command, arguments):
     status, _, err = command(*arguments)
     assert status == 2
@@ -264,7 +264,7 @@ def test_the_models_need_no_extra_and_a_missing_one_is_named():
         f"        if name in {heavy!r}: raise ModuleNotFoundError(f'No module named {{name}}', name=name)\n"
         "sys.meta_path.insert(0, Absent())\n"
         "import favorit\n"
-        "favorit.create_model('hybrid', layout='intertwined')\n"
+        "favorit.create_model('vit-64', layout='intertwined')\n"
         "sys.argv = ['favorit', 'train']\n"
         "from favorit.cli import main\n"
         "main()\n"

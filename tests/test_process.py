@@ -47,7 +47,7 @@ class Spy:
             os._exit(0)
 sys.meta_path.insert(0, Spy())
 """
-COMMAND = AT_IMPORT + "sys.argv = ['favorit', 'show', 'hybrid']\nfrom favorit.cli import main\nmain()\n"
+COMMAND = AT_IMPORT + "sys.argv = ['favorit', 'show', 'vit-64']\nfrom favorit.cli import main\nmain()\n"
 PYTHON = AT_IMPORT + "import favorit\nfavorit.share_cores()\nimport torch\n"
 
 CHOICES: list[tuple[dict[str, str], dict[str, str]]] = [

@@ -1,6 +1,4 @@
-"""What the tests of training share: a tiny configuration, ways to run it, and what two runs that mean the same must
-share bit for bit.
-"""
+"""Helpers for the tests of training: a tiny configuration, functions that train it, bit-exact comparison of runs."""
 
 from __future__ import annotations
 
@@ -31,10 +29,9 @@ DATA = "synthetic(size=8, classes=3, train=96, test=48)"
 MODEL: dict[str, Any] = dict(stem="patch(4)", dim=8, heads=2, depth=2, mlp_dim=16)
 TRAIN: dict[str, Any] = dict(epochs=2, batch_size=16, lr=0.01)
 TIMES = ("train_seconds", "validation_seconds", "test_seconds")
-PATIENCE = 600.0  # seconds after which a process is taken to hang, on the slowest machine: no test of speed
+PATIENCE = 600.0  # seconds until a process counts as hanging, even on a slow machine; not a speed limit
 
-# All that can make a run differ from its repetition: dropout, stochastic depth, augmentation, EMA, random features
-# drawn anew.
+# Every source of randomness: dropout, stochastic depth, augmentation, EMA, redrawn random features.
 LIVELY: dict[str, Any] = dict(
     model=dict(layout="favor(m=8)|softmax", dropout=0.1, drop_path=0.1),
     data=dict(augment="crop(1)|flip|cutout(2)|mixup(0.4)", validation=0.25),
@@ -51,19 +48,19 @@ def plain(**sections: Any) -> dict[str, Any]:
 
 
 def tiny(**sections: Any) -> RunConfig:
-    """The same as a configuration."""
+    """The tiny configuration with some fields changed."""
     return RunConfig(**plain(**sections))
 
 
 def fit(out: Path, config: RunConfig, **options: Any) -> tuple[Run, list[Event]]:
-    """Trains in this process; the run and its events."""
+    """Trains in this process; (run, events)."""
     events: list[Event] = []
     run = favorit.train(config, out=out, accelerator="cpu", listen=lambda event, _: events.append(event), **options)
     return run, events
 
 
 def held(out: Path, config: RunConfig, **options: Any) -> Training:
-    """A run in memory whose loop the test drives itself."""
+    """A run in memory; the test iterates over its loop itself."""
     from lightning_fabric import Fabric
 
     data = load_dataset(config.data.name)
@@ -76,7 +73,7 @@ def held(out: Path, config: RunConfig, **options: Any) -> Training:
         first_model(config),
         Fabric(accelerator="cpu", devices=1),
         folder,
-        **{**dict(compiled=False, every=1e9), **options},
+        **{**dict(compiled=False, checkpoint_seconds=1e9), **options},
     )
 
 
@@ -86,18 +83,18 @@ def resolved(config: RunConfig) -> tuple[RunConfig, DataSet]:
 
 
 def first_model(config: RunConfig) -> ViT:
-    """The model that a resolved configuration starts with."""
+    """The untrained model of a resolved configuration."""
     return create_model(config.model, seed=seeds.derive(config.seed, "model"))
 
 
 def untimed(run: Run) -> list[dict[str, Any]]:
-    """The records of the epochs without what no two runs share."""
+    """The records of the epochs without times, which differ between equal runs."""
     return [{key: value for key, value in record.items() if key not in TIMES} for record in run.epochs]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run decides: all of it but the times."""
+    """Everything that a run produces except times."""
 
     epochs: list[dict[str, Any]]
     result: dict[str, Any]
@@ -129,12 +126,12 @@ def weights(run: Run, name: str = "best.safetensors") -> dict[str, Tensor]:
 
 
 def environment() -> dict[str, str]:
-    """For a child process: as many threads as this one, so that its numbers are the same bit for bit."""
+    """Environment of a child process with as many threads as this one, so that its results are bit-equal."""
     return {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads()), "COLUMNS": "200"}
 
 
 def start(*arguments: str | Path, **options: Any) -> subprocess.Popen[str]:
-    """`python ARGUMENTS` as a process of its own."""
+    """Starts `python ARGUMENTS` in a new process."""
     command = [sys.executable, *map(str, arguments)]
     return subprocess.Popen(
         command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(), **options
@@ -142,7 +139,7 @@ def start(*arguments: str | Path, **options: Any) -> subprocess.Popen[str]:
 
 
 def finish(process: subprocess.Popen[str], timeout: float = PATIENCE) -> tuple[int, str, str]:
-    """Exit status, stdout and stderr of a process; it does not outlive its test."""
+    """(exit status, stdout, stderr) of a process, which is killed after `timeout` seconds."""
     try:
         out, err = process.communicate(timeout=timeout)
     finally:
@@ -151,7 +148,7 @@ def finish(process: subprocess.Popen[str], timeout: float = PATIENCE) -> tuple[i
 
 
 def pictures(folder: Path, counts: dict[str, int], size: tuple[int, int] = (8, 8), seed: int = 0) -> Path:
-    """FOLDER/class/NUMBER.png, `counts[class]` of them: noise around a level of grey that belongs to the class."""
+    """Writes FOLDER/class/NUMBER.png, `counts[class]` images each: noise around the grey level of the class."""
     generator = np.random.default_rng(seed)
     for number, (name, count) in enumerate(counts.items()):
         (folder / name).mkdir(parents=True)
@@ -163,7 +160,7 @@ def pictures(folder: Path, counts: dict[str, int], size: tuple[int, int] = (8, 8
 
 
 def files(folder: Path) -> Iterator[tuple[str, int]]:
-    """Every file below a folder with the time of its last change."""
+    """(path, modification time) of every file below a folder."""
     for path in sorted(folder.rglob("*")):
         if path.is_file():
             yield str(path.relative_to(folder)), path.stat().st_mtime_ns

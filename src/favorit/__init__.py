@@ -1,7 +1,7 @@
 """favorit: efficient attention for Vision Transformers, with numbers to choose by.
 
     import favorit
-    model = favorit.create_model("hybrid", layout="performer_first", performer="relu(m=128)")
+    model = favorit.create_model("vit-64", layout="performer_first", performer="relu(m=128)")
 
 Nothing heavy is imported until a name is used, so that the command line answers at once.
 """

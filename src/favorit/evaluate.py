@@ -13,9 +13,7 @@ from torch.nn import functional as F
 
 
 def metrics(logits: Tensor, labels: Tensor) -> dict[str, Any]:
-    """Everything that a result reports of its predictions, as JSON data: overall, per class, confusion matrix,
-    calibration.
-    """
+    """The metrics of a result as JSON data: overall, per class, confusion matrix, calibration."""
     confusion = confusion_matrix(logits.argmax(-1), labels, logits.shape[-1])
     return {
         "accuracy": accuracy(logits, labels),
@@ -28,12 +26,13 @@ def metrics(logits: Tensor, labels: Tensor) -> dict[str, Any]:
 
 
 def accuracy(logits: Tensor, labels: Tensor, k: int = 1) -> float:
-    """The share of images whose label is among the k largest logits; of equal ones, as bf16 makes them, the first, as
-    argmax has it.
+    """The fraction of images whose label is among the k largest logits.
+
+    Ties, which bf16 makes likely, are broken by class order, as in argmax.
     """
-    own, classes = logits.gather(-1, labels[:, None]), torch.arange(logits.shape[-1])
-    before = (logits > own) | ((logits == own) & (classes < labels[:, None]))
-    return (before.sum(-1) < k).double().mean().item()
+    label_logits, classes = logits.gather(-1, labels[:, None]), torch.arange(logits.shape[-1])
+    better = (logits > label_logits) | ((logits == label_logits) & (classes < labels[:, None]))
+    return (better.sum(-1) < k).double().mean().item()
 
 
 def confusion_matrix(predicted: Tensor, labels: Tensor, classes: int) -> Tensor:
@@ -42,20 +41,21 @@ def confusion_matrix(predicted: Tensor, labels: Tensor, classes: int) -> Tensor:
 
 
 def per_class(confusion: Tensor) -> dict[str, list[float]]:
-    """precision = right / predicted, recall = right / there are, f1 = their harmonic mean; 0 where a denominator is."""
+    """precision = correct / predicted, recall = correct / actual, f1 = their harmonic mean; 0 where undefined."""
     counts = confusion.double()
-    right, there, predicted = counts.diagonal(), counts.sum(1), counts.sum(0)
-    precision, recall = right / predicted.clamp(min=1), right / there.clamp(min=1)
-    f1 = 2 * right / (there + predicted).clamp(min=1)
+    correct = counts.diagonal()
+    actual = counts.sum(1)
+    predicted = counts.sum(0)
+    precision = correct / predicted.clamp(min=1)
+    recall = correct / actual.clamp(min=1)
+    f1 = 2 * correct / (actual + predicted).clamp(min=1)
     return {"precision": precision.tolist(), "recall": recall.tolist(), "f1": f1.tolist()}
 
 
 def calibration_error(logits: Tensor, labels: Tensor, bins: int = 15) -> float:
-    """sum over bins of confidence of (share of images) |accuracy - mean confidence|; 0 is a model that knows how sure
-    to be.
-    """
+    """Expected calibration error: sum over bins of confidence of (fraction of images) |accuracy - mean confidence|."""
     confidence, predicted = logits.double().softmax(-1).max(-1)
-    right = (predicted == labels).double()
-    place = (confidence * bins).long().clamp(max=bins - 1)
-    gap = torch.zeros(bins, dtype=torch.float64).index_add_(0, place, right - confidence)
+    correct = (predicted == labels).double()
+    index = (confidence * bins).long().clamp(max=bins - 1)
+    gap = torch.zeros(bins, dtype=torch.float64).index_add_(0, index, correct - confidence)
     return gap.abs().sum().item() / len(labels)

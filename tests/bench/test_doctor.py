@@ -21,7 +21,7 @@ from favorit.bench.doctor_figure import draw, grids
 from favorit.bench.doctor_tally import Finding, Tally
 from favorit.cli.doctor import doctor
 from favorit.data import load_dataset
-from favorit.training.inference import Loaded, load
+from favorit.training.inference import TrainedModel, load
 from training_helpers import fit, pictures, tiny
 
 HEADS, TOKENS, WIDTH = 2, 24, 8
@@ -291,8 +291,8 @@ def seen_images(run: Run, count: int) -> Tensor:
     """The images that the doctor shows the model."""
     shown: list[Tensor] = []
     with pytest.MonkeyPatch.context() as patch:
-        right = Loaded.features
-        patch.setattr(Loaded, "features", lambda self, images: (shown.append(images), right(self, images))[1])
+        right = TrainedModel.features
+        patch.setattr(TrainedModel, "features", lambda self, images: (shown.append(images), right(self, images))[1])
         diagnose(run, images=count)
     return torch.cat(shown)
 

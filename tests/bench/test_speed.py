@@ -194,9 +194,9 @@ def test_models_in_all_layouts_are_nine() -> None:
 
 
 def test_the_published_table_stands_beside_ours() -> None:
-    table = published.read(PUBLISHED["hybrid-imagenet"])
+    table = published.read(PUBLISHED["vit-192-imagenet"])
     assert (len(table.rows), table.hardware) == (9, "NVIDIA T4")
-    layouts = models.all_layouts({"m": preset("hybrid-imagenet")})
+    layouts = models.all_layouts({"m": preset("vit-192-imagenet")})
     mean = {name: float(10 + place) for place, name in enumerate(layouts)}
     costs = [cost(name, what, mean=mean[name]) for name in layouts for what in (models.STEP, models.INFERENCE)]
     rows = beside_published(table, layouts, costs, batch=16)
@@ -274,7 +274,7 @@ def test_the_command_prints_a_table_json_and_csv(
 def test_fields_of_a_model_can_be_set(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = (
         "--preset",
-        "hybrid",
+        "vit-64",
         "--set",
         "model.stem=patch(8)",
         "--set",
@@ -292,12 +292,12 @@ def test_the_command_prints_the_published_table(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With a model of the same name and layouts, but small."""
-    monkeypatch.setitem(PUBLISHED, "hybrid", "synthetic_imagenet")
+    monkeypatch.setitem(PUBLISHED, "vit-64", "synthetic_imagenet")
     assert not run(
-        monkeypatch, "speed", "--preset", "hybrid", "--layouts", "all", "--batch", "1", "--repeats", "1", "--json"
+        monkeypatch, "speed", "--preset", "vit-64", "--layouts", "all", "--batch", "1", "--repeats", "1", "--json"
     )
     printed = capsys.readouterr()
-    assert len(json.loads(printed.out.splitlines()[-1])["beside_published"]["hybrid"]) == 9
+    assert len(json.loads(printed.out.splitlines()[-1])["beside_published"]["vit-64"]) == 9
     assert "NVIDIA T4" in printed.err
     assert "published: other hardware; softmax is the naive form" in printed.err
     assert "136.3" in printed.err
@@ -308,11 +308,11 @@ def test_the_command_prints_the_published_table(
     [
         ("--mixer", "sofmax"),
         ("--layouts", "some"),
-        ("--preset", "hybird"),
-        ("--preset", "hybrid", "--tokens", "9"),
-        ("--preset", "hybrid", "--mixer", "relu"),
+        ("--preset", "vti-64"),
+        ("--preset", "vit-64", "--tokens", "9"),
+        ("--preset", "vit-64", "--mixer", "relu"),
         ("--set", "model.depth=1"),
-        ("--preset", "hybrid", "--set", "model.dept=1"),
+        ("--preset", "vit-64", "--set", "model.dept=1"),
     ],
 )
 def test_mistakes_are_one_line(

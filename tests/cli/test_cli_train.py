@@ -84,13 +84,13 @@ def test_the_issue_s_command_means_what_it_says(command, monkeypatch):
     model = settings(model={"layout": "performer_first", "performer": "relu(m=128)"})
     assert (
         command(
-            "train", "--data", "cifar10", "--preset", "hybrid", *model, "--epochs", "5", "--seed", "42", "--out", "runs"
+            "train", "--data", "cifar10", "--preset", "vit-64", *model, "--epochs", "5", "--seed", "42", "--out", "runs"
         )[0]
         == 2
     )
     ((config, out),) = asked
     assert (config.data.name, config.train.epochs, config.seed, out) == ("cifar10", 5, 42, Path("runs"))
-    expected = favorit.create_model("hybrid", layout="performer_first", performer="relu(m=128)").config
+    expected = favorit.create_model("vit-64", layout="performer_first", performer="relu(m=128)").config
     assert config.model == expected
 
 
@@ -113,7 +113,7 @@ def test_a_finished_run_is_shown_and_not_repeated(command, run):
 
 CONFIG = f"""
 model:
-  preset: hybrid
+  preset: vit-64
   dim: 8
   heads: 2
   depth: 2
@@ -231,7 +231,7 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
     "optimizer": (settings(train=dict(optimizer="adamm")), ["optimizer 'adamm'", "did you mean 'adam", "sgd"]),
     "schedule": (settings(train=dict(schedule="cosin")), ["schedule 'cosin'", "did you mean 'cosine'", "one_cycle"]),
     "augmentation": (settings(data=dict(augment="flp")), ["augmentation 'flp'", "did you mean 'flip'"]),
-    "preset": (["--preset", "hybird"], ["preset 'hybird'", "did you mean 'hybrid'"]),
+    "preset": (["--preset", "vti-64"], ["preset 'vti-64'", "did you mean 'vit-64'"]),
     "data set": (settings(data=dict(name="mnits")), ["data set 'mnits'", "did you mean 'mnist'"]),
     "folder of images": (settings(data=dict(name="folder:/nowhere")), ["folder:/nowhere", "no such folder"]),
     "a folder of images without a name": (settings(data=dict(name="folder:")), ["folder: names no folder"]),
@@ -282,10 +282,10 @@ FILES: dict[str, tuple[bytes | None, list[str]]] = {
     "bytes": (b"\xff\xfe\x00\x80", ["is not YAML"]),
     "empty": (b"", ["must hold the sections model, data, train"]),
     "a list": (b"- 1\n- 2\n", ["must hold the sections"]),
-    "a section of text": (b"model: hybrid\n", ["must hold the sections"]),
+    "a section of text": (b"model: vit-64\n", ["must hold the sections"]),
     "unknown section": (b"modle: {dim: 8}\n", ["'modle'", "did you mean 'model'"]),
     "unknown field": (b"train: {epoch: 3}\n", ["'epoch'", "did you mean 'epochs'"]),
-    "unknown preset": (b"model: {preset: hybird}\n", ["'hybird'", "did you mean 'hybrid'"]),
+    "unknown preset": (b"model: {preset: vti-64}\n", ["'vti-64'", "did you mean 'vit-64'"]),
     "a number for a key": (b"1: 2\n", ["'1'", "known: data, model"]),
     "a number for a field": (b"model: {1: 2}\n", ["'1'", "known: act"]),
     "seed": (b"seed: first\n", ["seed='first'"]),

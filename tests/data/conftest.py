@@ -22,7 +22,7 @@ def real_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def pixels() -> torch.Tensor:
-    """A few images with no two pixels alike in a channel, so that every displacement shows; no pixel is black."""
+    """Images whose pixels are all different within a channel, so that every displacement shows; no pixel is black."""
     generator = torch.Generator().manual_seed(0)
     flat = torch.stack([torch.randperm(255, generator=generator)[: 15 * 17] + 1 for _ in range(12 * 3)])
     return flat.to(torch.uint8).view(12, 3, 15, 17)

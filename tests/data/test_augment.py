@@ -1,4 +1,4 @@
-"""Each fast stage against its obvious twin, an image at a time."""
+"""Each vectorised augmentation step against a plain reference that works image by image."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from favorit.data.augment import AUGMENTS, Augment, Crop, Cutmix, Cutout, Flip, 
 from favorit.errors import FavoritError
 
 MEAN = torch.tensor([10, 20, 30], dtype=torch.uint8)
-LABELS = torch.arange(12) % 3  # of the fixture `pixels`
+LABELS = torch.arange(12) % 3  # labels of the fixture `pixels`
 
 
-def crop_twin(image: Tensor, row: Tensor, padding: int) -> Tensor:
+def crop_reference(image: Tensor, row: Tensor, padding: int) -> Tensor:
     _, height, width = image.shape
     padded = torch.nn.functional.pad(image, (padding,) * 4)
     top, left = padding + int(row[0]), padding + int(row[1])
     return padded[:, top : top + height, left : left + width]
 
 
-def flip_twin(image: Tensor, row: Tensor) -> Tensor:
+def flip_reference(image: Tensor, row: Tensor) -> Tensor:
     return image.flip(-1) if bool(row[0]) else image
 
 
-def rotate_twin(image: Tensor, row: Tensor) -> Tensor:
+def rotate_reference(image: Tensor, row: Tensor) -> Tensor:
     _, height, width = image.shape
     angle = math.atan2(float(row[1]), float(row[0]))
     out = torch.zeros_like(image)
@@ -40,7 +40,7 @@ def rotate_twin(image: Tensor, row: Tensor) -> Tensor:
     return out
 
 
-def cutout_twin(image: Tensor, row: Tensor, size: int) -> Tensor:
+def cutout_reference(image: Tensor, row: Tensor, size: int) -> Tensor:
     _, height, width = image.shape
     top, left = int(row[0] * height) - size // 2, int(row[1] * width) - size // 2
     out = image.clone()
@@ -48,29 +48,29 @@ def cutout_twin(image: Tensor, row: Tensor, size: int) -> Tensor:
     return out
 
 
-TWINS = {
-    "crop(3)": lambda image, row: crop_twin(image, row, 3),
-    "crop(20)": lambda image, row: crop_twin(image, row, 20),
-    "flip": flip_twin,
-    "rotate(5)": rotate_twin,
-    "rotate(180)": rotate_twin,
-    "cutout(6)": lambda image, row: cutout_twin(image, row, 6),
-    "cutout(1)": lambda image, row: cutout_twin(image, row, 1),
-    "cutout(40)": lambda image, row: cutout_twin(image, row, 40),
+REFERENCES = {
+    "crop(3)": lambda image, row: crop_reference(image, row, 3),
+    "crop(20)": lambda image, row: crop_reference(image, row, 20),
+    "flip": flip_reference,
+    "rotate(5)": rotate_reference,
+    "rotate(180)": rotate_reference,
+    "cutout(6)": lambda image, row: cutout_reference(image, row, 6),
+    "cutout(1)": lambda image, row: cutout_reference(image, row, 1),
+    "cutout(40)": lambda image, row: cutout_reference(image, row, 40),
 }
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        *TWINS,
+        *REFERENCES,
         "crop(3)|flip",
         "crop(3)|flip|rotate(5)|cutout(6)",
         "cutout(6)|rotate(180)|crop(20)|flip",
         "flip*2|crop(3)*2",
     ],
 )
-def test_stages_equal_their_twins(text: str, pixels: Tensor) -> None:
+def test_spatial_steps_equal_their_references(text: str, pixels: Tensor) -> None:
     augment = build_augment(text)
     before = pixels.clone()
     rows = augment.draw(5, 2, len(pixels))
@@ -80,16 +80,14 @@ def test_stages_equal_their_twins(text: str, pixels: Tensor) -> None:
         part for piece in text.split("|") for part in [piece.partition("*")[0]] * int(piece.partition("*")[2] or 1)
     ]
     for name, table in zip(names, rows, strict=False):
-        expected = [TWINS[name](image, row) for image, row in zip(expected, table, strict=True)]
+        expected = [REFERENCES[name](image, row) for image, row in zip(expected, table, strict=True)]
     assert torch.equal(found, torch.stack(expected))
     assert torch.equal(pixels, before)
     assert found.dtype == torch.uint8
 
 
-def test_rotation_turns_by_the_angle_and_grid_sample_agrees(pixels: Tensor) -> None:
-    """Square images, against torch's own nearest sampling; ties and rounding at pixel borders may differ in a few
-    pixels.
-    """
+def test_rotation_agrees_with_grid_sample(pixels: Tensor) -> None:
+    """Square images. Ties and rounding at pixel borders may differ in a few pixels."""
     images = pixels[..., :15]
     rows = Rotate(30.0).draw(len(images), torch.Generator().manual_seed(1))
     cos, sin, zero = rows[:, 0], rows[:, 1], torch.zeros(len(rows))
@@ -100,14 +98,14 @@ def test_rotation_turns_by_the_angle_and_grid_sample_agrees(pixels: Tensor) -> N
     assert (found == expected).float().mean() > 0.995
 
 
-def test_a_quarter_turn_is_exact(pixels: Tensor) -> None:
+def test_rotation_by_90_degrees_is_exact(pixels: Tensor) -> None:
     images = pixels[..., :15].contiguous()
     rows = torch.tensor([[0.0, 1.0]]).repeat(len(images), 1)
     assert torch.equal(Augment([Rotate(90.0)]).spatial(images, LABELS, [rows], MEAN), images.rot90(-1, (2, 3)))
 
 
 @pytest.mark.parametrize("text", ["crop(4)|flip|rotate(10)|cutout(5)", "mixup(0.3)|cutmix(1)"])
-def test_random_numbers_belong_to_the_sample_and_the_epoch(text: str, pixels: Tensor) -> None:
+def test_draws_depend_on_sample_and_epoch_only(text: str, pixels: Tensor) -> None:
     augment = build_augment(text)
     tables = augment.draw(1, 0, 1000)
     assert all(torch.equal(a, b) for a, b in zip(tables, augment.draw(1, 0, 1000), strict=True))
@@ -122,7 +120,7 @@ def test_random_numbers_belong_to_the_sample_and_the_epoch(text: str, pixels: Te
         assert torch.equal(alone[0], together[number])
 
 
-def test_draws_have_the_stated_distributions() -> None:
+def test_draws_have_the_documented_distributions() -> None:
     generator = torch.Generator().manual_seed(0)
     shifts = Crop(2).draw(20000, generator)
     assert torch.bincount(shifts.flatten() + 2).div(40000).sub(0.2).abs().max() < 0.01
@@ -146,20 +144,20 @@ def test_mixup_is_the_weighted_mean_with_the_next_image(pixels: Tensor) -> None:
     assert torch.equal(weight, lam[:, 0])
 
 
-def test_cutmix_puts_a_rectangle_of_the_next_image_and_weighs_by_area(pixels: Tensor) -> None:
+def test_cutmix_pastes_a_rectangle_of_the_next_image_and_weights_by_area(pixels: Tensor) -> None:
     images = pixels.float()
     rows = Cutmix(1.0).draw(len(images) - 1, torch.Generator().manual_seed(3))
     mixed, weight = Augment([Cutmix(1.0)]).mix(images, LABELS[:-1], [rows, torch.zeros(len(rows))])
     for number in range(len(rows)):
-        theirs = (mixed[number] != images[number]).any(0)
-        assert torch.equal(mixed[number][:, theirs], images[number + 1][:, theirs])
-        assert float(weight[number]) == pytest.approx(1 - float(theirs.float().mean()), abs=1e-6)
-        ys, xs = theirs.nonzero(as_tuple=True)
+        pasted = (mixed[number] != images[number]).any(0)
+        assert torch.equal(mixed[number][:, pasted], images[number + 1][:, pasted])
+        assert float(weight[number]) == pytest.approx(1 - float(pasted.float().mean()), abs=1e-6)
+        ys, xs = pasted.nonzero(as_tuple=True)
         if len(ys):
-            assert int(theirs.sum()) == int((ys.max() - ys.min() + 1) * (xs.max() - xs.min() + 1))
+            assert int(pasted.sum()) == int((ys.max() - ys.min() + 1) * (xs.max() - xs.min() + 1))
 
 
-def test_of_several_mixings_each_sample_takes_one(pixels: Tensor) -> None:
+def test_several_mixings_give_each_sample_exactly_one(pixels: Tensor) -> None:
     images, count = pixels.float(), len(pixels) - 1
     both = Augment([Mixup(1.0), Cutmix(1.0)])
     rows = both.draw(0, 0, count)
@@ -172,7 +170,7 @@ def test_of_several_mixings_each_sample_takes_one(pixels: Tensor) -> None:
 
 
 @pytest.mark.parametrize("text", [None, "", "  ", "none"])
-def test_no_text_is_no_augmentation(text: str | None) -> None:
+def test_empty_text_is_no_augmentation(text: str | None) -> None:
     assert build_augment(text) is None
 
 
@@ -193,7 +191,7 @@ def test_no_text_is_no_augmentation(text: str | None) -> None:
         ("mixup(0.2, classes=1)", "mixup: classes=1 is not valid"),
     ],
 )
-def test_a_wrong_text_is_one_line(text: str, message: str) -> None:
+def test_invalid_augmentation_is_a_one_line_error(text: str, message: str) -> None:
     with pytest.raises(FavoritError, match=message) as error:
         build_augment(text)
     assert "\n" not in str(error.value)
@@ -207,24 +205,22 @@ def test_every_augmentation_has_a_summary() -> None:
 @pytest.mark.parametrize(
     "text", ["crop(3, {})", "flip({})", "rotate(30, {})", "cutout(6, {})", "flip|rotate(30, {})|cutout(6)"]
 )
-def test_step_for_some_classes_changes_only_their_images(text: str, pixels: Tensor) -> None:
-    """Images of these classes are those of the step for all classes; others are those of the pipeline without the
-    step.
-    """
+def test_step_limited_to_classes_changes_only_their_images(text: str, pixels: Tensor) -> None:
+    """Images of these classes equal the result with an unlimited step; others equal the result without the step."""
     limited, for_all = build_augment(text.format("classes=(0, 2)")), build_augment(text.format("classes=None"))
     rows = limited.draw(3, 0, len(pixels))
     assert all(torch.equal(a, b) for a, b in zip(rows, for_all.draw(3, 0, len(pixels)), strict=True))
     found = limited.spatial(pixels, LABELS, rows, MEAN)
     chosen = (LABELS == 0) | (LABELS == 2)
-    place = next(number for number, part in enumerate(text.split("|")) if "{}" in part)
-    others = Augment([stage for number, stage in enumerate(for_all.spatial_stages) if number != place])
-    without = others.spatial(pixels, LABELS, [row for number, row in enumerate(rows) if number != place], MEAN)
+    limited_step = next(number for number, part in enumerate(text.split("|")) if "{}" in part)
+    others = Augment([stage for number, stage in enumerate(for_all.spatial_stages) if number != limited_step])
+    without = others.spatial(pixels, LABELS, [row for number, row in enumerate(rows) if number != limited_step], MEAN)
     assert torch.equal(found[chosen], for_all.spatial(pixels, LABELS, rows, MEAN)[chosen])
     assert torch.equal(found[~chosen], without[~chosen])
     assert not torch.equal(found[chosen], without[chosen])
 
 
-def test_mixing_for_some_classes_leaves_other_images_and_labels(pixels: Tensor) -> None:
+def test_mixing_limited_to_classes_leaves_other_images_and_labels(pixels: Tensor) -> None:
     images, labels = pixels.float(), LABELS[:-1]
     augment = build_augment("mixup(1.0, classes=(1,))|cutmix(1.0, classes=(1, 2))")
     rows = augment.draw(0, 0, len(labels))
@@ -239,7 +235,7 @@ def test_mixing_for_some_classes_leaves_other_images_and_labels(pixels: Tensor) 
     assert weight[~chosen].eq(1).all()
 
 
-def test_classes_in_any_order_are_one_spec() -> None:
+def test_order_of_classes_does_not_change_the_spec() -> None:
     assert str(AUGMENTS.canonical("rotate(10, classes=(5, 3, 5))")) == "rotate(degrees=10.0, classes=(3, 5))"
     assert str(AUGMENTS.canonical("rotate(10, classes=[3, 5])")) == "rotate(degrees=10.0, classes=(3, 5))"
     assert (

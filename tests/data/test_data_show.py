@@ -21,7 +21,7 @@ RUNNER = CliRunner()
 SET = load_dataset("synthetic(size=24, channels=3, classes=12, train=120, test=12)")
 
 
-def test_the_picture_shows_what_it_says() -> None:
+def test_picture_content_matches_the_data_set() -> None:
     content = picture(SET, "crop(3)|flip|cutout(6)", patch=6, seed=1)
     assert [name for name, _ in content.samples] == list(SET.classes[:10])
     for label, (_, images) in enumerate(content.samples):
@@ -45,7 +45,7 @@ def test_the_picture_shows_what_it_says() -> None:
 @pytest.mark.parametrize(
     "text", ["digits", "synthetic(size=7, channels=1)", "synthetic(size=30, channels=2, classes=3, train=20)"]
 )
-def test_pictures_of_all_shapes_are_drawn(text: str, tmp_path: Path) -> None:
+def test_pictures_of_all_image_shapes_are_drawn(text: str, tmp_path: Path) -> None:
     save_picture(load_dataset(text), tmp_path / "out.png")
     with Image.open(tmp_path / "out.png") as image:
         assert image.size == (1650, 935)
@@ -72,7 +72,7 @@ def test_figure_of_a_grey_image_has_no_single_channels() -> None:
     assert not {"red", "channel 1"} & set(found)
 
 
-def test_steps_for_some_classes_are_shown_on_an_image_of_them() -> None:
+def test_steps_limited_to_classes_are_shown_on_an_image_of_those_classes() -> None:
     content = picture(SET, "rotate(40, classes=(7, 8))|cutout(12, classes=(8, 9))", seed=1)
     images = [image for _, image in content.steps]
     number = int((SET.train.images == images[0]).flatten(1).all(1).nonzero()[0])
@@ -82,8 +82,8 @@ def test_steps_for_some_classes_are_shown_on_an_image_of_them() -> None:
         picture(SET, "flip(classes=(12,))")
 
 
-def test_mistakes_are_one_line(tmp_path: Path) -> None:
-    with pytest.raises(FavoritError, match=r"patch=25: in 1\.\.24"):
+def test_invalid_arguments_are_one_line_errors(tmp_path: Path) -> None:
+    with pytest.raises(FavoritError, match=r"patch=25 is not valid: 1\.\.24"):
         picture(SET, patch=25)
     with pytest.raises(FavoritError, match="unknown augmentation 'flap'"):
         picture(SET, "flap")
@@ -92,7 +92,7 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
             save_picture(SET, path)
 
 
-def test_the_commands(tmp_path: Path) -> None:
+def test_data_commands_list_show_and_fetch(tmp_path: Path) -> None:
     listed = RUNNER.invoke(app, ["list"])
     assert listed.exit_code == 0
     assert all(word in listed.output for word in ("digits", "cifar100", "folder:PATH", "CC BY-SA 3.0", "absent"))
@@ -114,7 +114,7 @@ def test_help_has_an_example(command: str) -> None:
     assert f"favorit data {command}" in shown.output
 
 
-def test_present_files_are_listed(real_data: Path) -> None:
+def test_list_reports_present_files(real_data: Path) -> None:
     listed = json.loads(RUNNER.invoke(app, ["list", "--json", "--data-dir", str(real_data)]).output)
     assert {name: row["present"] for name, row in listed.items() if "mnist" in name or "cifar" in name} == {
         "mnist": True,
@@ -124,6 +124,6 @@ def test_present_files_are_listed(real_data: Path) -> None:
     }
 
 
-def test_the_command_line_does_not_import_torch() -> None:
+def test_data_command_does_not_import_torch() -> None:
     code = "import sys, favorit.cli.data; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -13,19 +13,19 @@ from favorit.data import load_dataset, read_image
 from favorit.errors import FavoritError
 
 
-def fill(folder: Path, classes: Sequence[str] = ("cat", "dog"), count: int = 10, ending: str = "png") -> Path:
-    """`count` small images in each class, of many sizes; the class shows in the colour."""
+def fill(folder: Path, classes: Sequence[str] = ("cat", "dog"), count: int = 10, suffix: str = "png") -> Path:
+    """Writes `count` small images for each class, in many sizes; the colour encodes the class."""
     for label, name in enumerate(classes):
         (folder / name).mkdir(parents=True)
         for number in range(count):
             pixels = np.full((5 + number, 9, 3), 40 + 60 * label, np.uint8)
-            Image.fromarray(pixels).save(folder / name / f"{number}.{ending}")
+            Image.fromarray(pixels).save(folder / name / f"{number}.{suffix}")
     return folder
 
 
-@pytest.mark.parametrize("ending", ["png", "jpg", "JPEG", "webp", "bmp", "gif", "tif"])
-def test_class_folders_become_a_data_set_with_a_stratified_test_part(tmp_path: Path, ending: str) -> None:
-    fill(tmp_path / "pets", ending=ending)
+@pytest.mark.parametrize("suffix", ["png", "jpg", "JPEG", "webp", "bmp", "gif", "tif"])
+def test_class_folders_load_with_a_stratified_test_part(tmp_path: Path, suffix: str) -> None:
+    fill(tmp_path / "pets", suffix=suffix)
     (tmp_path / "pets" / "cat" / "notes.txt").write_text("not an image")
     (tmp_path / "pets" / ".hidden").mkdir()
     pets = load_dataset(f"folder:{tmp_path / 'pets'}")
@@ -36,7 +36,7 @@ def test_class_folders_become_a_data_set_with_a_stratified_test_part(tmp_path: P
     assert load_dataset(f"folder:{tmp_path / 'pets'}").digest == pets.digest
 
 
-def test_the_size_is_a_parameter_and_the_place_does_not_matter(tmp_path: Path) -> None:
+def test_image_size_is_a_parameter_and_the_path_does_not_change_the_digest(tmp_path: Path) -> None:
     first, second = fill(tmp_path / "a"), fill(tmp_path / "b")
     sets = [load_dataset(f"folder({str(path)!r}, image_size=20)") for path in (first, second)]
     assert sets[0].train.images.shape[2:] == (20, 20)
@@ -51,12 +51,12 @@ def test_train_val_and_test_folders_are_kept_apart(tmp_path: Path) -> None:
     assert (len(found.train), len(found.validation), len(found.test)) == (12, 6, 8)
 
 
-def test_a_class_may_be_called_train(tmp_path: Path) -> None:
+def test_class_may_be_named_train(tmp_path: Path) -> None:
     fill(tmp_path, ("plane", "train"))
     assert load_dataset(f"folder:{tmp_path}").classes == ("plane", "train")
 
 
-def test_without_a_test_folder_part_of_the_training_images_tests(tmp_path: Path) -> None:
+def test_without_a_test_folder_some_training_images_are_held_out(tmp_path: Path) -> None:
     fill(tmp_path / "train")
     fill(tmp_path / "val", count=1)
     found = load_dataset(f"folder:{tmp_path}")
@@ -75,7 +75,7 @@ def test_unreadable_files_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("classes", "message"), [((), "no images"), (("cat",), "only the class 'cat'")])
-def test_two_classes_are_needed(tmp_path: Path, classes: Sequence[str], message: str) -> None:
+def test_fewer_than_two_classes_are_rejected(tmp_path: Path, classes: Sequence[str], message: str) -> None:
     fill(tmp_path, classes)
     (tmp_path / "empty").mkdir()
     with pytest.raises(FavoritError, match=message):
@@ -83,22 +83,20 @@ def test_two_classes_are_needed(tmp_path: Path, classes: Sequence[str], message:
 
 
 @pytest.mark.parametrize("whole", ["", "train"])
-def test_a_class_folder_without_images_is_not_left_out_in_silence(tmp_path: Path, whole: str) -> None:
+def test_class_folder_without_images_is_rejected(tmp_path: Path, whole: str) -> None:
     fill(tmp_path / whole)
     (tmp_path / whole / "emu").mkdir()
     (tmp_path / whole / "emu" / "1.heic").write_bytes(b"a photograph")
-    with pytest.raises(
-        FavoritError, match=r"emu: no \.png .* files in this class folder: add or convert some, or remove it"
-    ):
+    with pytest.raises(FavoritError, match=r"emu: no \.png .* files in this class folder: add images or remove it"):
         load_dataset(f"folder:{tmp_path}")
 
 
-def test_other_mistakes_with_folders(tmp_path: Path) -> None:
-    with pytest.raises(FavoritError, match="there is no such folder"):
+def test_missing_small_and_mismatched_folders_are_rejected(tmp_path: Path) -> None:
+    with pytest.raises(FavoritError, match="folder not found"):
         load_dataset(f"folder:{tmp_path / 'nowhere'}")
     fill(tmp_path / "few", count=1)
     with pytest.raises(
-        FavoritError, match="2 images of 2 classes are too few to set some aside for testing: add some, or put"
+        FavoritError, match="2 images of 2 classes are too few to hold out a test set: add images, or put"
     ):
         load_dataset(f"folder:{tmp_path / 'few'}")
     fill(tmp_path / "more" / "train")
@@ -120,25 +118,23 @@ def test_images_of_any_mode_are_read(tmp_path: Path) -> None:
     path = tmp_path / "same.png"
     Image.fromarray(pixels).save(path)
     assert torch.equal(read_image(path, (9, 7)), torch.from_numpy(pixels).permute(2, 0, 1))
-    with pytest.raises(FavoritError, match="there is no such file"):
+    with pytest.raises(FavoritError, match="file not found"):
         read_image(tmp_path / "none.png", (6, 5))
 
 
-def test_sixteen_bits_are_scaled_and_thirty_two_refused(tmp_path: Path) -> None:
-    """PIL's own conversion makes everything above 255 white."""
+def test_16_bit_images_are_scaled_and_32_bit_images_rejected(tmp_path: Path) -> None:
+    """PIL's own conversion would clip values above 255."""
     levels = np.array([[0, 300, 128 * 257, 65535]], np.uint16)
     Image.fromarray(levels).save(tmp_path / "deep.png")
     assert read_image(tmp_path / "deep.png", (1, 4), channels=1).tolist() == [[[0, 1, 128, 255]]]
     assert read_image(tmp_path / "deep.png", (1, 4))[2].tolist() == [[0, 1, 128, 255]]
     Image.fromarray(np.ones((2, 2), np.float32)).save(tmp_path / "float.tiff")
-    with pytest.raises(
-        FavoritError, match=r"float.tiff: cannot be read as an image \(its pixels have 32 bits, PIL's mode F"
-    ):
+    with pytest.raises(FavoritError, match=r"float.tiff: cannot be read as an image \(32-bit pixels, PIL mode F"):
         read_image(tmp_path / "float.tiff", (2, 2))
 
 
-def test_a_damaged_tag_is_a_file_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What PIL raises of damaged EXIF data is none of its own errors."""
+def test_damaged_exif_data_is_named_as_an_unreadable_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PIL raises struct.error for damaged EXIF data, not an error of its own."""
 
     def damaged(image: Image.Image) -> Image.Image:
         raise struct.error("unpack requires a buffer of 2 bytes")
@@ -149,18 +145,18 @@ def test_a_damaged_tag_is_a_file_that_cannot_be_read(tmp_path: Path, monkeypatch
         read_image(tmp_path / "a.jpg", (2, 2))
 
 
-def test_a_link_that_leads_nowhere_is_named(tmp_path: Path) -> None:
+def test_broken_link_is_named(tmp_path: Path) -> None:
     fill(tmp_path)
     (tmp_path / "cat" / "gone.png").symlink_to(tmp_path / "nothing.png")
     with pytest.raises(FavoritError, match=r"1 of 21 images cannot be read: cat/gone.png"):
         load_dataset(f"folder:{tmp_path}")
 
 
-def test_a_folder_of_classes_beside_train_is_not_ignored(tmp_path: Path) -> None:
+def test_unknown_part_next_to_train_is_rejected(tmp_path: Path) -> None:
     for part in ("train", "valid"):
         fill(tmp_path / part)
     (tmp_path / "notes").mkdir()
-    with pytest.raises(FavoritError, match="valid: beside train there may be val and test: rename it"):
+    with pytest.raises(FavoritError, match="valid: not a known part: rename it to val or test"):
         load_dataset(f"folder:{tmp_path}")
     (tmp_path / "valid").rename(tmp_path / "val")
     validation = load_dataset(f"folder:{tmp_path}").validation
@@ -172,7 +168,7 @@ def test_a_folder_of_classes_beside_train_is_not_ignored(tmp_path: Path) -> None
     ("sizes", "side"),
     [([(20, 20)], 20), ([(128, 128)], 128), ([(20, 20), (21, 21)], 64), ([(20, 22)], 64), ([(129, 129)], 64)],
 )
-def test_squares_of_one_size_keep_it(tmp_path: Path, sizes: list[tuple[int, int]], side: int) -> None:
+def test_square_images_of_one_size_keep_it(tmp_path: Path, sizes: list[tuple[int, int]], side: int) -> None:
     for label in ("cat", "dog"):
         (tmp_path / label).mkdir()
         for number in range(10):

@@ -24,7 +24,7 @@ def same(first: Batch, second: Batch) -> bool:
     return all(torch.equal(getattr(first, name), getattr(second, name)) for name in ("images", "targets", "indices"))
 
 
-def test_an_epoch_visits_every_sample_once() -> None:
+def test_epoch_visits_every_sample_once() -> None:
     batches = list(loader().epoch(0))
     assert len(batches) == len(loader()) == 9
     assert [len(batch.indices) for batch in batches] == [12] * 8 + [7]
@@ -34,7 +34,7 @@ def test_an_epoch_visits_every_sample_once() -> None:
         assert torch.equal(batch.images, PLAIN(SET.train.images[batch.indices]))
 
 
-def test_orders_differ_by_epoch_and_seed_only() -> None:
+def test_order_depends_on_epoch_and_seed_only() -> None:
     def order(number: int, **values: Any) -> list[int]:
         return torch.cat([batch.indices for batch in loader(**values).epoch(number)]).tolist()
 
@@ -43,7 +43,7 @@ def test_orders_differ_by_epoch_and_seed_only() -> None:
     assert order(3, shuffle=False) == list(range(103))
 
 
-def test_only_the_given_samples_are_visited_and_the_last_batch_may_be_dropped() -> None:
+def test_indices_and_drop_last_limit_the_samples() -> None:
     indices = torch.arange(3, 100, 3)
     some = loader(indices=indices, drop_last=True)
     seen = torch.cat([batch.indices for batch in some.epoch(0)])
@@ -63,7 +63,7 @@ def test_resuming_mid_epoch_gives_the_same_batches(augment: str | None, start: i
 
 @pytest.mark.parametrize("augment", [None, "crop(2)|flip|rotate(10)", FULL])
 @pytest.mark.parametrize("world", [2, 3, 4])
-def test_the_ranks_together_are_one_process(augment: str | None, world: int) -> None:
+def test_ranks_together_give_the_batches_of_one_process(augment: str | None, world: int) -> None:
     alone = list(loader(augment=augment).epoch(1))
     ranks = [list(loader(augment=augment, rank=rank, world=world).epoch(1)) for rank in range(world)]
     for number, batch in enumerate(alone):
@@ -77,7 +77,7 @@ def test_the_ranks_together_are_one_process(augment: str | None, world: int) -> 
             assert len({len(part.indices) for part in parts}) == 1
 
 
-def test_a_rank_without_rows_gets_an_empty_batch() -> None:
+def test_rank_without_samples_gets_an_empty_batch() -> None:
     last = [list(loader(indices=torch.arange(13), rank=rank, world=2, augment=FULL).epoch(0))[-1] for rank in range(2)]
     assert [len(batch.indices) for batch in last] == [0, 1]
     assert last[0].images.shape == (0, 3, 9, 9)
@@ -85,7 +85,7 @@ def test_a_rank_without_rows_gets_an_empty_batch() -> None:
     assert last[1].total == 1
 
 
-def test_a_sample_is_augmented_the_same_in_any_batch() -> None:
+def test_sample_is_augmented_alike_in_any_batch() -> None:
     def by_sample(**values: Any) -> dict[int, Tensor]:
         batches = loader(augment="crop(2)|flip|rotate(10)|cutout(3)", **values).epoch(2)
         return {
@@ -110,7 +110,7 @@ def test_mixed_targets_are_the_weights_of_the_two_labels() -> None:
     assert torch.allclose(batch.images[differ], mixed[differ], atol=1e-5)
 
 
-def test_the_data_set_is_left_as_it_was() -> None:
+def test_loading_leaves_the_data_set_unchanged() -> None:
     before = SET.train.images.clone()
     for _ in loader(augment=FULL).epoch(0):
         pass
@@ -138,16 +138,16 @@ def test_preprocessing_normalises_and_resizes() -> None:
     [
         ("normalize(0.5, 0.5)", "did you mean 'normalise'"),
         ("normalise(0.5, 0)", "std=0 is not valid"),
-        ("normalise((0.5, 0.5), 1)", "2 values for images of 3 channels"),
+        ("normalise((0.5, 0.5), 1)", "2 values do not fit 3 channels"),
         ("resize(0)", "height=0 is not valid"),
     ],
 )
-def test_a_wrong_preprocessing_is_one_line(text: str, message: str) -> None:
+def test_invalid_preprocessing_is_named(text: str, message: str) -> None:
     with pytest.raises(FavoritError, match=message):
         build_preprocess(text, SET.mean, SET.std)
 
 
-def test_wrong_loaders_are_refused() -> None:
+def test_invalid_loader_arguments_are_rejected() -> None:
     with pytest.raises(FavoritError, match="cannot be shared equally between 5 processes"):
         loader(world=5)
     with pytest.raises(FavoritError, match="more than the 103 images"):
@@ -157,15 +157,15 @@ def test_wrong_loaders_are_refused() -> None:
         Loader(empty, batch_size=1, seed=0, preprocess=PLAIN)
 
 
-def test_augmentation_for_some_classes_changes_only_their_batches_rows() -> None:
-    plain, turned, limited = (loader(augment=text) for text in (None, "rotate(40)", "rotate(40, classes=(1, 3))"))
-    for before, for_all, after in zip(plain.epoch(0), turned.epoch(0), limited.epoch(0), strict=True):
+def test_augmentation_limited_to_classes_changes_only_their_images() -> None:
+    plain, rotated, limited = (loader(augment=text) for text in (None, "rotate(40)", "rotate(40, classes=(1, 3))"))
+    for before, for_all, after in zip(plain.epoch(0), rotated.epoch(0), limited.epoch(0), strict=True):
         chosen = (before.targets == 1) | (before.targets == 3)
         assert torch.equal(after.images[chosen], for_all.images[chosen])
         assert torch.equal(after.images[~chosen], before.images[~chosen])
         assert not torch.equal(after.images[chosen], before.images[chosen])
 
 
-def test_augmentation_for_a_class_that_does_not_exist_is_rejected() -> None:
+def test_augmentation_for_an_unknown_class_is_rejected() -> None:
     with pytest.raises(FavoritError, match=r"classes=4 is not valid: the data have the classes 0\.\.3"):
         loader(augment="flip|rotate(10, classes=(3, 4))")

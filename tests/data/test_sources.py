@@ -1,4 +1,4 @@
-"""Downloads from a server on this machine, package clients that the test puts on the PATH; nothing here leaves it."""
+"""Downloads from a local server, and package clients that the tests put on the PATH. Nothing leaves this machine."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ DIGESTS = {name: hashlib.sha256(content).hexdigest() for name, content in CONTEN
 
 
 class Server(ThreadingHTTPServer):
-    """Serves `files`; counts and notes what was asked; `break_after` closes the connection after that many bytes."""
+    """Serves `files` and records requests; `break_after` closes the connection after that many bytes."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.files: dict[str, bytes] = {}
-        self.asked: list[tuple[str, str | None]] = []
+        self.requests: list[tuple[str, str | None]] = []
         self.break_after: int | None = None
         self.ranges = True
 
@@ -49,7 +49,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         wanted = self.headers.get("Range")
-        self.server.asked.append((self.path[1:], wanted))
+        self.server.requests.append((self.path[1:], wanted))
         content = self.server.files.get(self.path[1:])
         if content is None:
             self.send_error(404)
@@ -100,12 +100,12 @@ def test_files_are_downloaded_once_and_found_afterwards(tmp_path: Path, server: 
     assert leftovers(tmp_path) == ["one.gz", "two.gz"]
     server.files.clear()
     assert fetch("things", tmp_path) == CONTENT
-    assert len(server.asked) == 2
+    assert len(server.requests) == 2
 
 
 @pytest.mark.parametrize("place", ["things/here", "things", "elsewhere"])
 @pytest.mark.parametrize("packed", [True, False])
-def test_files_put_there_by_hand_are_found(
+def test_files_placed_by_hand_are_found(
     tmp_path: Path, server: Server, source: Source, place: str, packed: bool
 ) -> None:
     (tmp_path / place).mkdir(parents=True)
@@ -113,18 +113,18 @@ def test_files_put_there_by_hand_are_found(
         path = tmp_path / place / (f"{name}.gz" if packed else name)
         path.write_bytes(gzip.compress(content, 1) if packed else content)
     assert fetch("things", tmp_path) == CONTENT
-    assert server.asked == []
+    assert server.requests == []
 
 
-def test_a_damaged_file_is_fetched_again(tmp_path: Path, server: Server, source: Source) -> None:
+def test_damaged_file_is_fetched_again(tmp_path: Path, server: Server, source: Source) -> None:
     fetch("things", tmp_path)
     damaged = tmp_path / "things" / "here" / "two.gz"
     damaged.write_bytes(damaged.read_bytes()[:-5])
     assert fetch("things", tmp_path) == CONTENT
-    assert [name for name, _ in server.asked] == ["one.gz", "two.gz", "two.gz"]
+    assert [name for name, _ in server.requests] == ["one.gz", "two.gz", "two.gz"]
 
 
-def test_a_broken_download_is_resumed(tmp_path: Path, server: Server, source: Source) -> None:
+def test_interrupted_download_is_resumed(tmp_path: Path, server: Server, source: Source) -> None:
     server.break_after = 40
     with pytest.raises(FavoritError, match="the connection broke"):
         fetch("things", tmp_path)
@@ -132,11 +132,11 @@ def test_a_broken_download_is_resumed(tmp_path: Path, server: Server, source: So
     assert part.read_bytes() == server.files["one.gz"][:40]
     server.break_after = None
     assert fetch("things", tmp_path) == CONTENT
-    assert ("one.gz", "bytes=40-") in server.asked
+    assert ("one.gz", "bytes=40-") in server.requests
     assert leftovers(tmp_path) == ["one.gz", "two.gz"]
 
 
-def test_a_server_without_ranges_sends_everything_again(tmp_path: Path, server: Server, source: Source) -> None:
+def test_server_without_ranges_restarts_the_download(tmp_path: Path, server: Server, source: Source) -> None:
     server.ranges = False
     part = tmp_path / "things" / "here" / "one.gz.part"
     part.parent.mkdir(parents=True)
@@ -144,33 +144,33 @@ def test_a_server_without_ranges_sends_everything_again(tmp_path: Path, server: 
     assert fetch("things", tmp_path) == CONTENT
 
 
-def test_a_whole_partial_file_is_used_and_a_longer_one_dropped(tmp_path: Path, server: Server) -> None:
+def test_complete_partial_file_is_used_and_a_longer_one_deleted(tmp_path: Path, server: Server) -> None:
     server.files["file"] = b"content"
     part, url = tmp_path / "file.part", f"{server.address}file"
     part.write_bytes(b"content")
     download(url, tmp_path / "file", lambda path: path.read_bytes() == b"content")
     assert (tmp_path / "file").read_bytes() == b"content"
     part.write_bytes(b"content and more")
-    with pytest.raises(SourceError, match="wrong checksum, not kept"):
+    with pytest.raises(SourceError, match="wrong checksum, deleted"):
         download(url, tmp_path / "file", lambda path: path.read_bytes() == b"content")
     assert not part.exists()
 
 
-def test_wrong_content_is_rejected_and_not_kept(tmp_path: Path, server: Server, source: Source) -> None:
+def test_wrong_content_is_rejected_and_deleted(tmp_path: Path, server: Server, source: Source) -> None:
     server.files["two.gz"] = gzip.compress(b"something else")
-    with pytest.raises(FavoritError, match=r"two\.gz: wrong checksum, not kept"):
+    with pytest.raises(FavoritError, match=r"two\.gz: wrong checksum, deleted"):
         fetch("things", tmp_path)
     assert leftovers(tmp_path) == ["one.gz"]
 
 
-def test_the_next_address_is_tried(
+def test_next_address_is_tried_after_a_failure(
     tmp_path: Path, server: Server, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_source(monkeypatch, source, addresses=(f"{server.address}missing/", server.address))
     assert fetch("things", tmp_path) == CONTENT
 
 
-def test_if_nothing_answers_one_line_says_what_was_tried_and_what_to_do(
+def test_failure_of_all_sources_is_one_line_with_attempts_and_remedy(
     tmp_path: Path, server: Server, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -189,13 +189,13 @@ def test_if_nothing_answers_one_line_says_what_was_tried_and_what_to_do(
     assert "FAVORIT_DATA" in text
 
 
-def test_a_place_that_cannot_be_written_is_named(tmp_path: Path, source: Source) -> None:
+def test_unwritable_data_directory_is_named(tmp_path: Path, source: Source) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(FavoritError, match="cannot keep the files of things in"):
+    with pytest.raises(FavoritError, match="cannot write the files of things to"):
         fetch("things", tmp_path / "file")
 
 
-def test_an_archive_is_verified_and_unpacked(
+def test_archive_is_verified_and_unpacked(
     tmp_path: Path, server: Server, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     packed = tar_gz({f"inner/{name}": content for name, content in CONTENT.items()})
@@ -211,15 +211,15 @@ def test_an_archive_is_verified_and_unpacked(
     assert present("things", tmp_path / "two")
     assert fetch("things", tmp_path / "two") == CONTENT
     server.files = {"things.tar.gz": packed[:-1] + b"x"}
-    with pytest.raises(FavoritError, match=r"things\.tar\.gz: wrong checksum, not kept"):
+    with pytest.raises(FavoritError, match=r"things\.tar\.gz: wrong checksum, deleted"):
         fetch("things", tmp_path / "three")
     assert leftovers(tmp_path / "three") == []
 
 
-def test_what_another_process_took_away_meanwhile_is_not_there(
+def test_file_removed_by_another_process_counts_as_missing(
     tmp_path: Path, server: Server, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was listed, and is gone when it is read: the other has unpacked it."""
+    """The file was listed, but another process has unpacked and removed it before it is read."""
     candidates = sources._candidates
     monkeypatch.setattr(
         sources, "_candidates", lambda source, root, file: (root / "gone", *candidates(source, root, file))
@@ -244,7 +244,7 @@ def tar_gz(files: dict[str, bytes], mode: str = "w:gz") -> bytes:
 
 
 def client(folder: Path, name: str, script: str) -> None:
-    """A program on the PATH that stands for a package client."""
+    """Writes a program that acts as a package client on the PATH."""
     folder.mkdir(exist_ok=True)
     (folder / name).write_text(f"#!{shutil.which('sh')}\n{script}\n")
     (folder / name).chmod(0o755)
@@ -293,12 +293,12 @@ def test_apt_packages_are_read(
     [
         ("echo 'no such package' >&2; exit 1", "npm some-data: no such package"),
         ("exit 3", "npm some-data: exit status 3"),
-        ("true", "npm some-data: the client left 0 archives"),
-        ("echo rubbish > a.tgz", "npm some-data: not the expected content"),
-        ("cp {made} a.tgz", "npm some-data: two is not the published one"),
+        ("true", "npm some-data: the client wrote 0 archives"),
+        ("echo rubbish > a.tgz", "npm some-data: unexpected content"),
+        ("cp {made} a.tgz", "npm some-data: two is not the published file"),
     ],
 )
-def test_a_package_that_fails_is_named(
+def test_failing_package_is_named(
     tmp_path: Path, source: Source, path_folder: Path, monkeypatch: pytest.MonkeyPatch, script: str, message: str
 ) -> None:
     (tmp_path / "made.tgz").write_bytes(tar_gz({"package/one": CONTENT["one"], "package/two": b"changed"}))
@@ -308,7 +308,7 @@ def test_a_package_that_fails_is_named(
         fetch("things", tmp_path / "data")
 
 
-def test_pictures_of_cifar10_become_records() -> None:
+def test_cifar10_pictures_become_binary_records() -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (12, 1024, 3), dtype=np.uint8)
     contents = {"train_lables.json": json.dumps([*range(10)]).encode(), "test_lables.json": b"[3, 4]"}
     names = [f"data_batch_{number}" for number in range(1, 6)] + ["test_batch"]
@@ -322,7 +322,7 @@ def test_pictures_of_cifar10_become_records() -> None:
     assert np.array_equal(records[5, 1:].reshape(3, 1024), pixels[5].T)
 
 
-def test_the_data_directory_is_the_one_given_then_the_environment_then_the_cache(
+def test_data_directory_is_argument_then_environment_then_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert data_directory(tmp_path / "given") == tmp_path / "given"
@@ -331,12 +331,12 @@ def test_the_data_directory_is_the_one_given_then_the_environment_then_the_cache
     assert data_directory().name == "favorit"
 
 
-def test_only_sets_with_files_are_fetched() -> None:
+def test_fetch_of_a_data_set_without_files_is_rejected() -> None:
     with pytest.raises(FavoritError, match="unknown data set with files 'digits'"):
         fetch("digits")
 
 
-def test_where_nobody_looks_at_a_screen_a_download_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_download_without_a_terminal_prints_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     with _bar("cifar-10-binary.tar.gz", 2_000_000, 170_000_000) as advance:
         advance(1000)
     assert capsys.readouterr().err == "fetching cifar-10-binary.tar.gz, 168.0 MB\n"

@@ -1,6 +1,6 @@
-"""The loss of a tiny model over 20 steps, and the file that keeps it.
+"""Golden losses: the loss of a tiny model over 20 training steps, recorded in a file.
 
-After a change that is meant to move it, run `python tests/golden/regenerate.py` and say why in the commit.
+After an intended change of these losses, run `python tests/golden/regenerate.py` and give the reason in the commit.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ STEPS = 20
 
 
 def losses() -> list[float]:
-    """One softmax, one random-feature, one random ReLU and one learned layer; AdamW on one fixed batch of noise."""
+    """The losses of a model with softmax, favor, relu and learned layers; AdamW on one fixed batch of noise."""
     model = favorit.create_model(
-        "hybrid",
+        "vit-64",
         seed=0,
         image_size=8,
         stem="patch(2)",
@@ -30,15 +30,15 @@ def losses() -> list[float]:
         layout="softmax|favor(m=16)|relu(m=16)|learned",
         position="learned+rope2d",
     )
-    source = torch.Generator().manual_seed(0)
-    images, labels = torch.randn(32, 3, 8, 8, generator=source), torch.randint(10, (32,), generator=source)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.05)
+    generator = torch.Generator().manual_seed(0)
+    images, labels = torch.randn(32, 3, 8, 8, generator=generator), torch.randint(10, (32,), generator=generator)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.05)
     found = []
     for _ in range(STEPS):
         loss = F.cross_entropy(model(images), labels)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         found.append(loss.item())
     return found
 

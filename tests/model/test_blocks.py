@@ -1,4 +1,4 @@
-"""Blocks against their formulas written out by hand.
+"""Blocks against reference implementations of their formulas.
 
 Shapes: B batch, N tokens, C model width.
 """
@@ -24,7 +24,7 @@ def build(norm: str, mlp_dim: int = 20, act: str = "gelu", dropout: float = 0.0,
 
 
 def attend(attention: Attention, x: Tensor) -> Tensor:
-    """Softmax attention, head by head."""
+    """Reference softmax attention, head by head."""
     q, k, v = (x @ attention.qkv.weight.mT + attention.qkv.bias).split(DIM, -1)
     width = DIM // HEADS
     heads = [slice(head * width, (head + 1) * width) for head in range(HEADS)]
@@ -52,7 +52,7 @@ FORMULAS = {
 }
 
 
-def twin(block: Block, norm: str, act: str, x: Tensor) -> Tensor:
+def reference(block: Block, norm: str, act: str, x: Tensor) -> Tensor:
     x = FORMULAS[norm](block.attention, lambda y: attend(block.attention.branch, y), x)
     if block.feed_forward is None:
         return x
@@ -69,11 +69,11 @@ def test_every_wiring_has_its_formula():
 def test_block_equals_its_formula_in_values_and_gradients(norm, mlp_dim, act):
     block = build(norm, mlp_dim, act)
     x = randn(2, 7, DIM).requires_grad_()
-    assert_equal_gradients(block, block(x, GRID, PREFIX), twin(block, norm, act, x), x, rtol=1e-10, atol=1e-10)
+    assert_equal_gradients(block, block(x, GRID, PREFIX), reference(block, norm, act, x), x, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("norm", FORMULAS)
-def test_without_feed_forward_a_block_is_attention_alone(norm):
+def test_block_with_mlp_dim_0_has_no_feed_forward(norm):
     block = build(norm, mlp_dim=0)
     assert block.feed_forward is None
     assert not any("feed_forward" in name for name, _ in block.named_parameters())
@@ -90,18 +90,18 @@ def test_dropout_and_drop_path_act_in_training_only(kind):
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
-def test_drop_path_leaves_out_whole_images_and_keeps_the_mean(p):
+def test_drop_path_drops_whole_images_and_keeps_the_mean(p):
     images = 40_000
     torch.manual_seed(0)
     out = DropPath(p)(torch.ones(images, 2, 3, dtype=torch.float64))
-    assert (out == out[:, :1, :1]).all(), "an image is kept or left out as a whole"
+    assert (out == out[:, :1, :1]).all(), "an image is kept or dropped as a whole"
     kept = out[:, 0, 0] > 0
     torch.testing.assert_close(out[kept], torch.full_like(out[kept], 1 / (1 - p)))
     deviation = (p / (1 - p) / images) ** 0.5
     assert abs(out.mean().item() - 1) < 4 * deviation
 
 
-def test_stochastic_depth_grows_from_nothing_to_its_rate():
-    model = create_model("hybrid", depth=5, drop_path=0.4, seed=0)
+def test_stochastic_depth_rate_grows_linearly_with_the_layer():
+    model = create_model("vit-64", depth=5, drop_path=0.4, seed=0)
     rates = [[module.p for module in block.modules() if isinstance(module, DropPath)] for block in model.blocks]
     assert rates == [pytest.approx([0.1 * layer] * 2) for layer in range(5)]

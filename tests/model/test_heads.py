@@ -29,7 +29,7 @@ def check_logits_for_each_image(spec: str) -> None:
     assert head(tokens(head)).shape == (3, CLASSES)
 
 
-def check_order_of_patches_is_free(spec: str) -> None:
+def check_order_of_patches_does_not_matter(spec: str) -> None:
     head = build(spec)
     x = tokens(head)
     order = torch.cat([torch.arange(head.prefix), head.prefix + torch.tensor([3, 0, 4, 1, 2])])
@@ -48,7 +48,7 @@ def check_reads_every_token(spec: str) -> None:
     assert x.grad.abs().amax((0, 2)).min() > 1e-6
 
 
-def check_first_tokens_are_all_it_reads(spec: str) -> None:
+def check_leading_tokens_suffice(spec: str) -> None:
     head = build(spec)
     x = tokens(head)
     assert torch.equal(head(x[:, : head.reads]), head(x))
@@ -124,7 +124,7 @@ def test_mlp_has_a_dense_layer_for_each_width():
     assert shapes == [(DIM,), (12, PATCHES * DIM), (9, 12), (CLASSES, 9)]
 
 
-def test_mlp_drops_out_in_training_only():
+def test_mlp_dropout_acts_in_training_only():
     head = build("mlp(12)", dropout=0.5)
     x = tokens(head)
     torch.manual_seed(0)
@@ -144,12 +144,12 @@ def test_mlp_drops_out_in_training_only():
         ("mean(width=3)", ["unknown parameter of mean 'width'"]),
     ],
 )
-def test_bad_head_is_named(spec, words):
+def test_invalid_head_is_named(spec, words):
     with pytest.raises(FavoritError) as error:
         build(spec)
     assert all(word in str(error.value) for word in words), str(error.value)
 
 
-def test_mlp_names_a_wrong_number_of_tokens():
-    with pytest.raises(FavoritError, match=r"built for 5 tokens and got 6.*image_size"):
+def test_mlp_with_a_wrong_number_of_tokens_is_a_readable_error():
+    with pytest.raises(FavoritError, match=r"got 6 tokens and was built for 5.*image_size"):
         build("mlp(7)")(randn(1, 6, DIM))

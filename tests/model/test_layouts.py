@@ -1,4 +1,4 @@
-"""Layouts: which mixer each layer gets."""
+"""Layouts: the mixer of each layer."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_named_layout_at_even_and_odd_depths(layout, depth, letters):
 
 @settings(max_examples=30)
 @given(layout=st.sampled_from(list(CASES)), depth=st.integers(1, 40))
-def test_named_layout_fills_every_depth_with_its_two_mixers(layout, depth):
+def test_named_layout_fits_every_depth_with_balanced_halves(layout, depth):
     found = named(layout, depth)
     assert len(found) == depth
     assert set(found) <= set(LETTERS.values())
@@ -67,13 +67,13 @@ def test_pattern_is_tiled_over_the_depth(pattern, depth, expected):
         ("favor(features='hyperbolic')", "favor(features=hyperbolic)"),
     ],
 )
-def test_layers_are_canonical_so_that_equal_models_read_alike(written, canonical):
+def test_layers_are_canonical_specs(written, canonical):
     assert named(written, 1) == [canonical]
     assert named("all_performer", 1, written) == [canonical]
 
 
 def test_each_layer_has_its_own_kernel_and_m():
-    model = create_model("hybrid", layout="favor(m=16)|favor(m=48)|relu(m=8)|softmax", seed=0)
+    model = create_model("vit-64", layout="favor(m=16)|favor(m=48)|relu(m=8)|softmax", seed=0)
     mixers = [block.attention.branch.mixer for block in model.blocks]
     assert [type(mixer).__name__ for mixer in mixers] == ["Linear"] * 3 + ["Softmax"]
     assert [mixer.kernel.projection.rows.shape[0] for mixer in mixers[:3]] == [16, 48, 8]
@@ -101,7 +101,7 @@ def test_each_layer_has_its_own_kernel_and_m():
         ("all_performer", "favor(m=1.5)", 4, ["favor", "m=1.5", "integer"]),
     ],
 )
-def test_bad_layout_is_named(layout, performer, depth, words):
+def test_invalid_layout_is_named(layout, performer, depth, words):
     with pytest.raises(FavoritError) as error:
         layers(layout, performer, depth)
     assert all(word in str(error.value) for word in words), str(error.value)

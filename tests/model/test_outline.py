@@ -1,4 +1,4 @@
-"""Models without values: as quick as can be, and never in the way of one that can be built."""
+"""Outlines of models on the meta device: correct shapes, fast, and no false rejection."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SMALL = dict(dim=8, heads=2, depth=2, mlp_dim=16)
 
 @pytest.mark.filterwarnings("ignore:stem 'conv.* makes a single token")
 @pytest.mark.parametrize("name", PRESETS)
-def test_an_outline_has_the_shapes_of_the_model(name: str) -> None:
+def test_outline_has_the_shapes_of_the_model(name: str) -> None:
     config = preset(name).replace(depth=1)
     found, built = outline.outline(config).state_dict(), create_model(config, seed=0).state_dict()
     assert all(tensor.is_meta for tensor in found.values())
@@ -27,8 +27,8 @@ def test_an_outline_has_the_shapes_of_the_model(name: str) -> None:
     }
 
 
-def test_outlines_do_not_load_torchs_compiler() -> None:
-    """Two seconds, for nothing: operations on tensors without values import it, filling them must not."""
+def test_outline_does_not_load_the_torch_compiler() -> None:
+    """Random initialisation on the meta device would import it, which takes two seconds."""
     code = """
 import sys
 from favorit.model import PRESETS, outline, preset
@@ -39,25 +39,25 @@ sys.exit(", ".join(loaded) or 0)
     assert done.returncode == 0, done.stderr
 
 
-def test_weights_that_cannot_fit_are_refused_before_they_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_larger_than_free_memory_are_rejected_before_allocation(monkeypatch: pytest.MonkeyPatch) -> None:
     config = ModelConfig(**SMALL)
     bytes_needed = sum(tensor.nbytes for tensor in create_model(config, seed=0).state_dict().values())
     monkeypatch.setattr(measure, "free_memory", lambda: bytes_needed)
-    outline.check_room(config)
+    outline.check_memory(config)
     monkeypatch.setattr(measure, "free_memory", lambda: None)
-    outline.check_room(config)
+    outline.check_memory(config)
     monkeypatch.setattr(measure, "free_memory", lambda: bytes_needed - 1)
     with pytest.raises(
         FavoritError,
         match=r"need 0\.0 GiB and 0\.0 are free.*model\.dim \(8\), model\.mlp_dim \(16\) or model\.depth \(2\)",
     ):
-        outline.check_room(config)
+        outline.check_memory(config)
 
 
 @pytest.mark.parametrize(
-    "command", [["show", "hybrid"], ["train", "--preset", "hybrid"], ["bench", "speed", "--preset", "hybrid"]]
+    "command", [["show", "vit-64"], ["train", "--preset", "vit-64"], ["bench", "speed", "--preset", "vit-64"]]
 )
-def test_commands_say_so(
+def test_commands_reject_models_larger_than_free_memory(
     command: list[str], tmp_path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -66,10 +66,10 @@ def test_commands_say_so(
         sys.exit(main())
     assert ended.value.code == 2
     assert "GiB and" in capsys.readouterr().err
-    assert not list(tmp_path.iterdir()), "nothing is begun"
+    assert not list(tmp_path.iterdir()), "no run is started"
 
 
-def test_what_looks_at_values_as_it_is_built_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_component_that_reads_values_while_built_is_not_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     def create(*_: object, **__: object) -> nn.Module:
         if torch.ones(()).item():
             return nn.Identity()
@@ -78,4 +78,4 @@ def test_what_looks_at_values_as_it_is_built_is_not_refused(monkeypatch: pytest.
     monkeypatch.setattr(outline, "create_model", create)
     with pytest.raises(RuntimeError):
         outline.outline(ModelConfig(**SMALL))
-    outline.check_room(ModelConfig(**SMALL))
+    outline.check_memory(ModelConfig(**SMALL))

@@ -1,4 +1,4 @@
-"""Change of resolution: what is as large as the token grid is interpolated."""
+"""Change of resolution: parameters that depend on the token grid are interpolated."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def images(size: tuple[int, int]) -> torch.Tensor:
 @pytest.mark.parametrize(
     "overrides", [dict(), dict(layout="favor(m=8)|relu", head="seqpool", local="dwconv(3)")], ids=["cls", "seqpool"]
 )
-def test_resized_model_equals_interpolation_on_the_way(position, overrides, size):
+def test_resized_model_equals_interpolation_in_the_forward_pass(position, overrides, size):
     model = build(position=position, **overrides)
     before = {key: value.clone() for key, value in model.state_dict().items()}
     resized = model.resized(size)
     torch.testing.assert_close(resized(images(size)), model(images(size)), rtol=1e-12, atol=1e-12)
     assert resized.config == model.config.replace(image_size=size)
     assert all(torch.equal(before[key], value) for key, value in model.state_dict().items()), (
-        "the model itself stays as it is"
+        "the original model is unchanged"
     )
     fresh = create_model(resized.config, seed=1).double()
     assert {key: value.shape for key, value in fresh.state_dict().items()} == {
@@ -50,7 +50,7 @@ def test_resized_to_its_own_size_is_the_same_model(head):
 @pytest.mark.parametrize("head", ["cls", "mean"])
 @pytest.mark.parametrize("size", SIZES)
 def test_linformer_projections_keep_their_total_weight(size, head, share):
-    """Constant projections see each of more tokens with less weight: their sum over tokens stays."""
+    """Constant projections give each of more tokens less weight, so that the sum over tokens is unchanged."""
     model = build(layout=f"linformer(k=4, share={share})", head=head)
     for block in model.blocks:
         mixer = block.attention.branch.mixer
@@ -69,7 +69,7 @@ def test_linformer_projections_keep_their_total_weight(size, head, share):
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_linformer_of_a_constant_image_answers_alike_at_every_size_with_constant_projections(size):
+def test_linformer_with_constant_projections_gives_equal_logits_at_every_size_for_a_constant_image(size):
     model = build(layout="linformer(k=4)", position="none", head="mean")
     for block in model.blocks:
         for projection in block.attention.branch.mixer.parameters():
@@ -93,13 +93,13 @@ def test_resized_model_trains():
 
 
 @pytest.mark.parametrize("size", [5, (16, 13), (0, 2), "large"])
-def test_size_that_does_not_fit_is_a_readable_error(size):
+def test_invalid_size_is_a_readable_error(size):
     with pytest.raises(FavoritError):
         build().resized(size)
 
 
-def test_heads_and_stems_of_one_size_say_so():
-    with pytest.raises(FavoritError, match=r"48 tokens and got 144.*image_size"):
+def test_heads_and_stems_of_fixed_size_are_readable_errors():
+    with pytest.raises(FavoritError, match=r"got 144 tokens and was built for 48.*image_size"):
         build(head="mlp(5)").resized((24, 24))(images((24, 24)))
     with pytest.warns(UserWarning, match="single token"):
         single = build(stem="conv(channels=(4,), tokens=1)", head="mean")

@@ -1,4 +1,4 @@
-"""Conformance of every registered stem: pixels to tokens."""
+"""Conformance of every registered stem: images to tokens."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def check_any_number_of_channels(spec: str) -> None:
 
 
 def check_another_size(spec: str) -> None:
-    """Built for one image size, used at another that fits."""
+    """A stem built for one image size accepts another that fits."""
     stem, size = build(spec), (24, 8)
     tokens, grid = stem(randn(1, 3, *size).expand(2, -1, -1, -1))
     assert grid == build(spec, size).grid(size)
@@ -46,9 +46,7 @@ def check_another_size(spec: str) -> None:
 
 
 def check_row_major_order(spec: str) -> None:
-    """A change in the lower right corner of the image reaches the last token and, where there is more than one, not the
-    first.
-    """
+    """A change in the lower right corner of an image changes the last token, but not the first if there are several."""
     stem = scatter(build(spec)).eval()
     image = randn(1, 3, *SIZE)
     changed = image.clone()
@@ -71,7 +69,7 @@ def check_gradients_reach_every_parameter(spec: str) -> None:
 
 def check_state_dict_round_trip(spec: str) -> None:
     one, other, images = scatter(build(spec)), build(spec), randn(2, 3, *SIZE)
-    one(images)  # moves the running statistics of batch norm
+    one(images)  # updates the running statistics of batch norm
     other.load_state_dict(one.state_dict())
     assert torch.equal(one.eval()(images)[0], other.eval()(images)[0])
 
@@ -112,7 +110,7 @@ def test_every_image_size_gives_its_grid_or_a_readable_error(spec, rows, columns
         assert (grid, tokens.shape[1]) == (expected, math.prod(expected))
 
 
-def test_patch_is_one_linear_map_of_each_patch():
+def test_patch_is_a_linear_map_of_each_patch():
     stem, images = build("patch((2, 4))"), randn(2, 3, *SIZE)
     weight, bias = stem.projection.weight.flatten(1), stem.projection.bias
     for token, (row, column) in enumerate((row, column) for row in range(0, 12, 2) for column in range(0, 20, 4)):
@@ -147,20 +145,20 @@ def test_grid_of_convolutional_stems(spec, size, grid):
     assert (found, tokens.shape[1]) == (grid, math.prod(grid))
 
 
-def test_single_token_passes_a_layer_of_its_width():
+def test_single_token_stem_has_a_layer_of_its_width():
     stem = build("conv(channels=(4,), tokens=1, width=7)", (8, 6))
     assert [tuple(p.shape) for p in stem.projection.parameters()] == [(7, 4 * 4 * 3), (7,), (DIM, 7), (DIM,)]
     stem = build("conv(channels=(4,), tokens=1)", (8, 6))
     assert [tuple(p.shape) for p in stem.projection.parameters()] == [(DIM, 4 * 4 * 3), (DIM,)]
 
 
-def test_model_of_a_single_token_says_that_attention_is_trivial():
+def test_model_with_a_single_token_warns_that_attention_is_trivial():
     small = dict(dim=16, heads=2, depth=1, head="mean", position="none", image_size=8)
     with pytest.warns(
         UserWarning, match=r"conv\(channels=\(4,\), tokens=1\).*single token: attention has nothing to attend to"
     ) as caught:
-        model = create_model("hybrid", stem="conv(channels=(4,), tokens=1)", **small)
-    assert caught[0].filename == __file__, "the warning points at whoever asked for the model"
+        model = create_model("vit-64", stem="conv(channels=(4,), tokens=1)", **small)
+    assert caught[0].filename == __file__, "the warning points at the caller"
     assert model.features(randn(2, 3, 8, 8, dtype=torch.float32)).shape == (2, 1, 16)
 
 
@@ -194,7 +192,7 @@ def test_dropout_of_a_stem_acts_in_training_only():
         ("resnt", (32, 32), ["unknown stem 'resnt'", "'resnet'", "patch"]),
     ],
 )
-def test_bad_stem_is_named(spec, size, words):
+def test_invalid_stem_is_named(spec, size, words):
     with pytest.raises(FavoritError) as error:
         build(spec, size).grid(size)
     assert all(word in str(error.value) for word in words), str(error.value)
@@ -203,6 +201,6 @@ def test_bad_stem_is_named(spec, size, words):
 @pytest.mark.parametrize(
     ("spec", "size"), [("patch(4)", (2, 2)), ("patch(4)", (12, 21)), ("conv(channels=(4,))", (1, 8))]
 )
-def test_image_that_does_not_fit_is_a_readable_error_at_the_call_too(spec, size):
+def test_image_that_does_not_fit_is_a_readable_error_in_forward(spec, size):
     with pytest.raises(FavoritError, match=r"stem: .*\(\d+, \d+\)"):
         build(spec)(randn(1, 3, *size))

@@ -1,4 +1,4 @@
-"""Summaries: parameters add up, and FLOPs are those one counts by hand."""
+"""Summaries: parameters add up, and FLOPs equal those counted by hand."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from favorit.model.summary import Row, summarise
 
 
 def rows(**overrides) -> dict[str, Row]:
-    return {row.layer: row for row in summarise(create_model("hybrid", seed=0, **overrides))}
+    return {row.layer: row for row in summarise(create_model("vit-64", seed=0, **overrides))}
 
 
 @pytest.mark.parametrize(
@@ -22,10 +22,10 @@ def rows(**overrides) -> dict[str, Row]:
         dict(layout="linformer(k=8)", head="mlp(16)", mlp_dim=0, qk_norm=True, local="dwconv(3)"),
         dict(stem="conv(channels=(4,), pool=each)", head="seqpool", position="none", image_size=(8, 12)),
     ],
-    ids=["hybrid", "performers", "linformer", "conv"],
+    ids=["vit-64", "performers", "linformer", "conv"],
 )
-def test_parameters_and_flops_add_up_to_the_models(overrides):
-    model = create_model("hybrid", seed=0, **overrides)
+def test_parameters_and_flops_add_up_to_those_of_the_model(overrides):
+    model = create_model("vit-64", seed=0, **overrides)
     found = summarise(model)
     assert sum(row.parameters for row in found) == parameters(model)
     assert [row.layer for row in found][:2] == ["stem", "position"]
@@ -38,8 +38,8 @@ def test_parameters_and_flops_add_up_to_the_models(overrides):
             assert sum(getattr(part, name) for part in row.parts) == getattr(row, name), (row.layer, name)
 
 
-def test_flops_of_known_layers_are_counted_by_hand():
-    """Two for each multiplication and addition; N tokens of 32x32 in patches of 4, and the class token."""
+def test_flops_of_known_layers_equal_a_count_by_hand():
+    """Two FLOPs for each multiply-add. Images of 32x32 in patches of 4 have 64 tokens, plus the class token."""
     dim, hidden, heads, width, n = 64, 128, 4, 16, 65
     found = rows()
     linear = 2 * n * dim * 3 * dim + 2 * n * dim * dim
@@ -51,16 +51,14 @@ def test_flops_of_known_layers_are_counted_by_hand():
 
 
 def test_flops_of_linear_attention_are_linear_in_the_tokens():
-    """relu: phi(k)^T v and phi(q) (...), each N M D, with M rows of projection for q and for k before; the normaliser
-    is a sum.
-    """
+    """relu: projections of q and k to M features, then phi(k)^T v and phi(q) (...), each N M D multiply-adds."""
     dim, heads, width, m, n = 64, 4, 16, 32, 65
     found = rows(layout="relu(m=32)")["blocks.0.attention"]
     linear = 2 * n * dim * 3 * dim + 2 * n * dim * dim
     assert found.flops == linear + heads * (2 * 2 * n * m * width + 2 * 2 * n * m * width)
 
 
-def test_rows_say_what_and_how_large():
+def test_rows_have_kind_shape_and_sizes():
     found = rows(layout="favor(m=64)|softmax|favor(m=32)|softmax", image_size=(8, 16), classes=7)
     assert [found[f"blocks.{layer}.attention"].kind for layer in range(4)] == [
         "favor(m=64)",
@@ -71,11 +69,11 @@ def test_rows_say_what_and_how_large():
     assert found["stem"] == Row("stem", "patch(4)", (8, 64), 3 * 16 * 64 + 64, 3 * 16 * 64 + 64, 2 * 8 * 48 * 64)
     assert found["position"] == Row("position", "learned", (9, 64), (1 + 9) * 64, (1 + 9) * 64, 0)
     assert (found["blocks.2.feed_forward"].shape, found["head"].shape) == ((9, 64), (7,))
-    # All that the head reads of the last block is the class token.
+    # The head reads only the class token of the last block.
     assert found["blocks.3.attention"].shape == found["blocks.3.feed_forward"].shape == (1, 64)
 
 
-def test_parts_are_norms_and_projections_in_the_order_of_their_calls():
+def test_parts_are_modules_in_call_order():
     found = rows(layout="relu(m=8)", position="learned+rope2d", qk_norm=True, local="dwconv(3)", norm="post")
     parts = found["blocks.1.attention"].parts
     assert [part.layer.removeprefix("blocks.1.attention.") for part in parts] == [
@@ -100,11 +98,11 @@ def test_parts_are_norms_and_projections_in_the_order_of_their_calls():
     ]
     assert parts[0].shape == (65, 192)
     assert parts[3].shape == parts[4].shape == (4, 65, 16)
-    # q and k times the rows, then keys times values and queries times that, in each of 4 heads.
+    # In each of 4 heads: q and k times the projection, keys times values, queries times that product.
     assert parts[4].flops == 4 * (2 * 2 * 65 * 8 * 16 + 2 * 2 * 65 * 8 * 16)
 
 
-def test_last_block_that_reads_one_token_has_all_its_parts():
+def test_last_block_reading_one_token_has_all_its_parts():
     parts = {part.layer.rpartition(".")[2]: part for part in rows()["blocks.3.attention"].parts}
     assert list(parts) == ["before", "qkv", "mixer", "out"]
     assert parts["mixer"].shape == (4, 1, 16)
@@ -113,7 +111,7 @@ def test_last_block_that_reads_one_token_has_all_its_parts():
 
 
 def test_frozen_parameters_are_not_trainable():
-    model = create_model("hybrid", seed=0)
+    model = create_model("vit-64", seed=0)
     model.blocks[0].attention.requires_grad_(False)
     frozen, other = (row for row in summarise(model) if row.layer in ("blocks.0.attention", "blocks.1.attention"))
     assert frozen.parameters == other.parameters == other.trainable
@@ -123,7 +121,7 @@ def test_frozen_parameters_are_not_trainable():
 
 @pytest.mark.parametrize("training", [True, False])
 def test_summary_leaves_the_model_as_it_was(training):
-    model = create_model("hybrid", seed=0, stem="conv(channels=(4,))", image_size=8).train(training)
+    model = create_model("vit-64", seed=0, stem="conv(channels=(4,))", image_size=8).train(training)
     before = {key: value.clone() for key, value in model.state_dict().items()}
     summarise(model)
     assert model.training is training
@@ -132,4 +130,4 @@ def test_summary_leaves_the_model_as_it_was(training):
 
 
 def test_summary_follows_the_precision_of_the_model():
-    assert summarise(create_model("hybrid", seed=0).double())[-1].shape == (10,)
+    assert summarise(create_model("vit-64", seed=0).double())[-1].shape == (10,)

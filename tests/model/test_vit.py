@@ -1,4 +1,4 @@
-"""The whole model: seeds, states, batches, training mode, redraws, and what cannot be built.
+"""The whole model: seeds, state dicts, batches, training mode, redraws, and invalid configurations.
 
 Shapes: B batch, N tokens, C model width.
 """
@@ -17,14 +17,14 @@ from favorit.model.block import WIRINGS
 
 SMALL = ModelConfig(image_size=(8, 12), stem="patch(4)", dim=16, depth=2, heads=2, mlp_dim=24, classes=5)
 
-# One model for each way of writing every axis, so that what holds of models is asked of all of them.
+# Models that together cover the variants of every axis.
 VARIANTS = {
     "plain": {},
     "mixed": dict(layout="favor(m=8)|relu(m=8)", position="learned+rope2d", head="mean"),
     "learned": dict(layout="learned|mixture", position="sincos2d+irpe_gate", head="seqpool", norm="post"),
     "linformer": dict(layout="linformer(k=4)", position="learned+string_gate"),
     "controls": dict(layout="uniform|none", head="mlp(9)", norm="double", mlp_dim=0),
-    # The last convolution of a model with a class token is read by nobody: patches alone get it.
+    # With a class token, nothing reads the local convolution of the last layer, which acts on patches only.
     "extras": dict(
         head="mean", qk_norm=True, local="dwconv(3)", qkv_bias=False, out_bias=False, norm="double_inner", head_dim=12
     ),
@@ -45,13 +45,13 @@ every_variant = pytest.mark.parametrize("overrides", VARIANTS.values(), ids=VARI
 
 
 @every_variant
-def test_same_seed_same_model_and_another_seed_another(overrides):
+def test_same_seed_gives_the_same_model_and_another_seed_another(overrides):
     assert same_state(build(3, **overrides), build(3, **overrides))
     assert not same_state(build(3, **overrides), build(4, **overrides))
 
 
 @every_variant
-def test_without_a_seed_torch_governs(overrides):
+def test_without_a_seed_torch_manual_seed_decides(overrides):
     torch.manual_seed(7)
     first, second = build(None, **overrides), build(None, **overrides)
     torch.manual_seed(7)
@@ -60,7 +60,7 @@ def test_without_a_seed_torch_governs(overrides):
 
 
 @every_variant
-def test_building_with_a_seed_leaves_torchs_generator_alone(overrides):
+def test_building_with_a_seed_does_not_advance_the_global_generator(overrides):
     torch.manual_seed(7)
     expected = torch.rand(3)
     torch.manual_seed(7)
@@ -71,7 +71,7 @@ def test_building_with_a_seed_leaves_torchs_generator_alone(overrides):
 @every_variant
 @pytest.mark.parametrize("head", list(HEADS))
 @pytest.mark.parametrize("norm", WIRINGS)
-def test_the_last_block_computes_what_the_head_reads_and_nothing_else_changes(overrides, head, norm):
+def test_last_block_computes_only_the_tokens_that_the_head_reads(overrides, head, norm):
     model = scatter(build(**{**overrides, "head": head, "norm": norm}).double().eval())
     x = images().double().requires_grad_()
     seen = []
@@ -89,7 +89,7 @@ def test_state_dict_round_trip_gives_equal_outputs(overrides):
 
 
 @every_variant
-def test_images_of_a_batch_do_not_meet_in_evaluation(overrides):
+def test_images_of_a_batch_are_independent_in_evaluation(overrides):
     model, batch = scatter(build(**overrides)).double().eval(), images().double()
     torch.testing.assert_close(model(batch)[1:2], model(batch[1:2]), rtol=1e-10, atol=1e-10)
 
@@ -115,12 +115,12 @@ def test_any_number_of_channels_and_classes(channels, classes):
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 32, 32), (3, 32, 32)])
-def test_images_of_another_kind_are_named(shape):
+def test_images_of_wrong_shape_are_a_readable_error(shape):
     with pytest.raises(
         FavoritError,
-        match=rf"images of shape \({', '.join(map(str, shape))}\) came, but the model takes \(B, 3, H, W\)",
+        match=rf"images of shape \({', '.join(map(str, shape))}\) are not valid: expected \(B, 3, H, W\)",
     ):
-        create_model("hybrid")(torch.zeros(shape))
+        create_model("vit-64")(torch.zeros(shape))
 
 
 def test_features_are_the_class_token_and_the_patches():
@@ -128,7 +128,7 @@ def test_features_are_the_class_token_and_the_patches():
     assert build(head="mean").features(images()).shape == (3, 2 * 3, 16)
 
 
-def test_model_is_its_parts_in_order():
+def test_model_is_the_composition_of_its_parts():
     model, x = scatter(build()), images()
     patches, grid = model.stem(x)
     tokens = torch.cat([model.class_token.expand(3, 1, 16), patches], 1) + model.position.parts[0].table
@@ -147,7 +147,7 @@ def test_dropout_acts_in_training_only(rate):
     assert torch.equal(model.eval()(images()), plain(images()))
 
 
-def test_embedding_dropout_acts_before_the_blocks_and_dropout_in_them():
+def test_emb_dropout_acts_before_the_blocks_and_dropout_inside():
     assert build(emb_dropout=0.3).dropout.p == 0.3
     assert {module.p for module in build(emb_dropout=0.3).blocks.modules() if isinstance(module, nn.Dropout)} == {0.0}
     assert {module.p for module in build(dropout=0.3).blocks.modules() if isinstance(module, nn.Dropout)} == {0.3}
@@ -171,21 +171,21 @@ class TestRedraw:
         assert not any(torch.equal(one, other) for one, other in zip(before, rows(model), strict=True))
 
     def test_is_a_function_of_seed_layer_and_index(self, layout):
-        model, twin, other = build(layout=layout), build(layout=layout), build(1, layout=layout)
+        model, same, other = build(layout=layout), build(layout=layout), build(1, layout=layout)
         start = rows(model)
         model.redraw(3)
         model.redraw(2)
-        twin.redraw(2)
+        same.redraw(2)
         other.redraw(2)
-        assert all(torch.equal(one, two) for one, two in zip(rows(model), rows(twin), strict=True)), (
-            "whatever was drawn before"
+        assert all(torch.equal(one, two) for one, two in zip(rows(model), rows(same), strict=True)), (
+            "earlier draws do not matter"
         )
         assert not any(torch.equal(one, two) for one, two in zip(rows(model), rows(other), strict=True))
         assert not torch.equal(*rows(model)), "layers differ"
         model.redraw(0)
         assert all(torch.equal(one, two) for one, two in zip(rows(model), start, strict=True)), "draw 0 is the start"
 
-    def test_travels_with_the_state(self, layout):
+    def test_features_are_part_of_the_state_dict(self, layout):
         model, other = build(layout=layout), build(1, layout=layout)
         model.redraw(5)
         other.load_state_dict(model.state_dict())
@@ -201,7 +201,7 @@ def test_learned_rows_are_not_redrawn():
 @pytest.mark.parametrize(
     "mixer", ["softmax(causal=True)", "favor(m=8, causal=True)", "relu(causal=True)", "uniform(causal=True)"]
 )
-def test_causal_with_a_class_token_is_an_error_and_without_one_looks_back_only(mixer):
+def test_causal_with_a_class_token_is_rejected_and_without_one_has_no_lookahead(mixer):
     with pytest.raises(FavoritError, match=r"causal.*prefix=1.*head=mean"):
         build(layout=mixer)
     with pytest.raises(FavoritError, match=r"causal.*prefix=1.*head=mean"):
@@ -214,7 +214,7 @@ def test_causal_with_a_class_token_is_an_error_and_without_one_looks_back_only(m
     assert (difference[4:] > 1e-6).all()
 
 
-def test_qk_norm_takes_the_length_of_queries_and_keys_out():
+def test_qk_norm_removes_the_scale_of_queries_and_keys():
     model = build(qk_norm=True, qkv_bias=False).double()
     longer = build(qk_norm=True, qkv_bias=False).double()
     with torch.no_grad():
@@ -225,7 +225,7 @@ def test_qk_norm_takes_the_length_of_queries_and_keys_out():
     assert not torch.allclose(build(qkv_bias=False).double()(x), model(x), rtol=1e-2)
 
 
-def test_local_adds_a_depthwise_convolution_of_v_on_a_non_square_grid_beside_the_class_token():
+def test_local_adds_a_depthwise_convolution_of_v_to_patches_of_a_non_square_grid():
     grid, dim, heads = (2, 5), 8, 2
     attention = scatter(Attention(dim, heads, "none", local="dwconv(3)", prefix=1, seed=0).double())
     x = randn(2, 11, dim)
@@ -262,7 +262,7 @@ def test_local_is_in_every_layer_of_a_model_on_a_non_square_grid():
     ],
     ids=lambda value: ",".join(map(str, value.values())) if isinstance(value, dict) else "",
 )
-def test_what_cannot_be_built_is_named(overrides, words):
+def test_invalid_configuration_is_named(overrides, words):
     with pytest.raises(FavoritError) as error:
         build(**overrides)
     message = str(error.value)
@@ -271,7 +271,7 @@ def test_what_cannot_be_built_is_named(overrides, words):
 
 
 @pytest.mark.parametrize("wrong", [None, 5, {"dim": 64}])
-def test_only_presets_and_configurations_are_models(wrong):
+def test_create_model_rejects_other_types(wrong):
     with pytest.raises(FavoritError, match=f"preset or a ModelConfig, not {type(wrong).__name__}"):
         create_model(wrong)
 

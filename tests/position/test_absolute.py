@@ -1,4 +1,4 @@
-"""learned and sincos2d: what is added to the tokens."""
+"""Absolute encodings: the vectors that learned and sincos2d add to the tokens."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def added(position, grid: tuple[int, int], dim: int = 16, prefix: int = 0) -> to
 
 @pytest.mark.parametrize("dim", [4, 8, 64])
 @pytest.mark.parametrize("grid", [(1, 1), (8, 8), (3, 11), (14, 5)])
-def test_sincos2d_distinguishes_all_places(grid, dim):
+def test_sincos2d_distinguishes_all_positions(grid, dim):
     table = added(absolute("sincos2d", dim), grid, dim)
     distances = torch.cdist(table, table) + 9 * torch.eye(len(table))
     assert distances.min() > 0.01
 
 
-def test_sincos2d_is_its_formula():
+def test_sincos2d_equals_its_formula():
     table = added(absolute("sincos2d(base=100)", 8), (3, 2), 8, prefix=1)
     assert (table[0] == 0).all()
     for place, (row, column) in enumerate(itertools.product(range(3), range(2))):
@@ -43,7 +43,7 @@ def test_sincos2d_is_its_formula():
 
 
 @pytest.mark.parametrize("dim", [1, 6, 30])
-def test_sincos2d_needs_a_dim_divisible_by_four(dim):
+def test_sincos2d_with_a_dim_not_divisible_by_four_is_rejected(dim):
     with pytest.raises(FavoritError, match=rf"sincos2d: dim={dim} is not valid.*divisible by 4"):
         absolute("sincos2d", dim)
 
@@ -54,9 +54,9 @@ def test_learned_adds_its_table_row_by_row():
     assert torch.equal(position.tokens(x, (4, 3), 1), x + position.parts[0].table)
 
 
-def test_learned_interpolates_a_smooth_table_and_keeps_the_prefix():
-    """A table that is linear in the place stays so inside the borders, within what torch's bicubic filter does to a
-    line (a tenth of a step between places); constant ones stay constant everywhere.
+def test_learned_interpolates_a_linear_table_and_keeps_the_prefix():
+    """A table linear in the position stays linear away from the border, within the error of torch's bicubic filter
+    (a tenth of a step between positions). A constant table stays constant everywhere.
     """
     position = absolute("learned", grid=(8, 8), prefix=1)
     table = position.parts[0].table
@@ -65,9 +65,9 @@ def test_learned_interpolates_a_smooth_table_and_keeps_the_prefix():
         table[1:] = (coordinates((8, 8)).double() + 0.5).repeat(1, 8) / 8
     finer = added(position, (16, 16), prefix=1)
     assert (finer[0] == 7).all()
-    places = (coordinates((16, 16)).double() + 0.5).repeat(1, 8) / 16
+    positions = (coordinates((16, 16)).double() + 0.5).repeat(1, 8) / 16
     inside = ((coordinates((16, 16)) >= 4) & (coordinates((16, 16)) < 12)).all(-1)
-    torch.testing.assert_close(finer[1:][inside], places[inside], rtol=0, atol=0.1 / 16)
+    torch.testing.assert_close(finer[1:][inside], positions[inside], rtol=0, atol=0.1 / 16)
     with torch.no_grad():
         table[1:] = 0.25
     for grid in [(16, 16), (3, 13), (1, 1)]:
@@ -76,8 +76,8 @@ def test_learned_interpolates_a_smooth_table_and_keeps_the_prefix():
         )
 
 
-def test_learned_rejects_tokens_that_are_not_its_grid():
-    with pytest.raises(FavoritError, match=r"13 rows for the grid \(4, 3\), but 12 tokens came"):
+def test_learned_rejects_tokens_that_do_not_fit_the_grid():
+    with pytest.raises(FavoritError, match=r"12 tokens with a prefix of 0 do not fit the grid \(4, 3\).* needs 13"):
         absolute("learned", prefix=1).tokens(randn(1, 12, 16), (4, 3), 0)
 
 
@@ -92,6 +92,6 @@ def test_interpolate_keeps_constants_on_grids_of_any_length(old, new):
     torch.testing.assert_close(made, torch.full((2, 3, math.prod(new)), 0.5).double(), rtol=0, atol=1e-13)
 
 
-def test_coordinates_run_through_the_grid_in_row_major_order():
+def test_coordinates_are_in_row_major_order():
     assert coordinates((2, 3)).tolist() == [[row, column] for row in range(2) for column in range(3)]
     assert coordinates((2, 1, 2)).tolist() == [[0, 0, 0], [0, 0, 1], [1, 0, 0], [1, 0, 1]]

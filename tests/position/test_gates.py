@@ -1,4 +1,4 @@
-"""irpe_gate and string_gate: x <- x * exp(scale[place])."""
+"""irpe_gate and string_gate: x <- x * exp(scale[position])."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ def factors(position, grid: tuple[int, int] = GRID) -> tuple[torch.Tensor, torch
 
 
 @pytest.mark.parametrize("spec", GATES)
-def test_gate_multiplies_by_a_positive_factor_of_the_place_for_q_and_k_apart(spec):
+def test_gate_multiplies_q_and_k_by_separate_positive_factors(spec):
     position = scatter(gate(spec), 1.0)
     q, k = randn(2, HEADS, 12, HEAD_DIM), randn(2, HEADS, 12, HEAD_DIM, seed=1)
     gate_q, gate_k = factors(position)
     assert min(gate_q.min(), gate_k.min()) > 0
     assert (gate_q - gate_k).abs().max() > 0.1
-    assert (gate_q[:, 0] - gate_q[:, 1]).abs().max() > 0.1, "heads have gates of their own"
+    assert (gate_q[:, 0] - gate_q[:, 1]).abs().max() > 0.1, "each head has its own gate"
     torch.testing.assert_close(position.qk(q, k, GRID, 0), (q * gate_q, k * gate_k), rtol=1e-14, atol=0)
 
 
-def test_irpe_gate_is_its_formula():
+def test_irpe_gate_equals_its_formula():
     position = scatter(gate("irpe_gate"))
     rows, columns = position.parts[0].axes
     for which, made in enumerate(factors(position)):
@@ -45,7 +45,7 @@ def test_irpe_gate_is_its_formula():
             torch.testing.assert_close(made[0, :, place], expected, rtol=1e-14, atol=0)
 
 
-def test_string_gate_is_its_formula():
+def test_string_gate_equals_its_formula():
     position = scatter(gate("string_gate(features=5)"))
     part = position.parts[0]
     for which, made in enumerate(factors(position)):

@@ -1,4 +1,4 @@
-"""Conformance of every registered position, and what sums of them mean.
+"""Conformance of every registered position, and sums of positions.
 
 Shapes: B batch, H heads, N tokens, D head width, C model width.
 """
@@ -24,8 +24,8 @@ DIM, HEADS, HEAD_DIM, GRID, PREFIX = 16, 2, 8, (4, 3), 2
 
 
 def build(spec: str, grid: Grid = GRID, seed: int = 0, layer: int = 0, prefix: int = PREFIX) -> Position:
-    place = dict(dim=DIM, heads=HEADS, head_dim=HEAD_DIM, grid=grid, prefix=prefix)
-    return build_position(spec, **place, seed=seed, layer=layer).double()
+    context = dict(dim=DIM, heads=HEADS, head_dim=HEAD_DIM, grid=grid, prefix=prefix)
+    return build_position(spec, **context, seed=seed, layer=layer).double()
 
 
 def tensors(grid: Grid = GRID, batch: int = 3, prefix: int = PREFIX) -> tuple[Tensor, Tensor, Tensor]:
@@ -37,7 +37,7 @@ def tensors(grid: Grid = GRID, batch: int = 3, prefix: int = PREFIX) -> tuple[Te
     )
 
 
-def place(
+def apply(
     position: Position, inputs: tuple[Tensor, Tensor, Tensor], grid: Grid = GRID, prefix: int = PREFIX
 ) -> tuple[Tensor, ...]:
     x, q, k = inputs
@@ -47,25 +47,25 @@ def place(
 def check_shape_and_type_kept(spec: str) -> None:
     for dtype in (torch.float64, torch.float32, torch.bfloat16):
         inputs = tuple(tensor.to(dtype) for tensor in tensors())
-        for before, after in zip(inputs, place(build(spec), inputs), strict=True):
+        for before, after in zip(inputs, apply(build(spec), inputs), strict=True):
             assert before.shape == after.shape
             assert before.dtype == after.dtype
 
 
 def check_prefix_untouched(spec: str) -> None:
     inputs = tensors()
-    for before, after in zip(inputs, place(scatter(build(spec)), inputs), strict=True):
+    for before, after in zip(inputs, apply(scatter(build(spec)), inputs), strict=True):
         assert torch.equal(before[..., :PREFIX, :], after[..., :PREFIX, :])
 
 
 def check_prefix_untouched_by_qk(spec: str) -> None:
     inputs = tensors()
-    for before, after in zip(inputs[1:], place(scatter(build(spec)), inputs)[1:], strict=True):
+    for before, after in zip(inputs[1:], apply(scatter(build(spec)), inputs)[1:], strict=True):
         assert torch.equal(before[..., :PREFIX, :], after[..., :PREFIX, :])
 
 
-def check_prefix_only_shifts(spec: str) -> None:
-    """The queries and keys of patches are placed alike with and without a class token before them."""
+def check_prefix_does_not_change_patches(spec: str) -> None:
+    """Queries and keys of patches are encoded alike with and without prefix tokens."""
     position, (_, q, k) = scatter(build(spec)), tensors()
     alone = position.qk(q[..., PREFIX:, :], k[..., PREFIX:, :], GRID, 0)
     for longer, shorter in zip(position.qk(q, k, GRID, PREFIX), alone, strict=True):
@@ -74,42 +74,40 @@ def check_prefix_only_shifts(spec: str) -> None:
 
 def check_identity_at_start(spec: str) -> None:
     inputs = tensors()
-    for before, after in zip(inputs, place(build(spec), inputs), strict=True):
+    for before, after in zip(inputs, apply(build(spec), inputs), strict=True):
         assert torch.equal(before, after)
 
 
-def check_place_matters(spec: str) -> None:
-    """Equal tokens at different places are told apart, each place from each other."""
+def check_position_matters(spec: str) -> None:
+    """Equal tokens at different positions get different encodings."""
     same = tuple(torch.ones_like(tensor) for tensor in tensors(batch=1))
-    placed = torch.cat([out.transpose(0, -2).flatten(1) for out in place(scatter(build(spec)), same)], 1)[PREFIX:]
+    placed = torch.cat([out.transpose(0, -2).flatten(1) for out in apply(scatter(build(spec)), same)], 1)[PREFIX:]
     distances = torch.cdist(placed, placed) + torch.eye(len(placed))
     assert distances.min() > 1e-3
 
 
 def check_another_grid(spec: str) -> None:
-    """A grid that it was not built for is met by interpolation; `resize` makes that permanent and changes nothing
-    else.
-    """
+    """Another grid is handled by interpolation; `resize` makes that permanent and changes nothing else."""
     grid = (3, 7)
     position, inputs = scatter(build(spec)), tensors(grid)
-    expected = place(position, inputs, grid)
+    expected = apply(position, inputs, grid)
     resized = copy.deepcopy(position)
     resized.resize(grid)
-    for kept, made in zip(expected, place(resized, inputs, grid), strict=True):
+    for kept, made in zip(expected, apply(resized, inputs, grid), strict=True):
         torch.testing.assert_close(kept, made, rtol=0, atol=0)
     assert all(parameter.requires_grad for parameter in resized.parameters())
-    assert unreached(resized, lambda: torch.cat([out.flatten() for out in place(resized, inputs, grid)])) == []
+    assert unreached(resized, lambda: torch.cat([out.flatten() for out in apply(resized, inputs, grid)])) == []
 
 
 def check_batch_independence(spec: str) -> None:
     position, inputs = scatter(build(spec)), tensors()
-    for whole, alone in zip(place(position, inputs), place(position, tuple(t[1:2] for t in inputs)), strict=True):
+    for whole, alone in zip(apply(position, inputs), apply(position, tuple(t[1:2] for t in inputs)), strict=True):
         assert torch.equal(whole[1:2], alone)
 
 
 def check_gradients_reach_every_parameter_after_one_update(spec: str) -> None:
     position, inputs = build(spec), tensors()
-    assert unreached(position, lambda: torch.cat([out.flatten() for out in place(position, inputs)]), updates=1) == []
+    assert unreached(position, lambda: torch.cat([out.flatten() for out in apply(position, inputs)]), updates=1) == []
 
 
 def check_same_seed_same_position(spec: str) -> None:
@@ -122,7 +120,7 @@ def check_same_seed_same_position(spec: str) -> None:
 def check_state_dict_round_trip(spec: str) -> None:
     one, other, inputs = scatter(build(spec)), build(spec, seed=1), tensors()
     other.load_state_dict(one.state_dict())
-    for first, second in zip(place(one, inputs), place(other, inputs), strict=True):
+    for first, second in zip(apply(one, inputs), apply(other, inputs), strict=True):
         assert torch.equal(first, second)
 
 
@@ -146,19 +144,19 @@ def test_any_grid_and_prefix_keep_shapes_and_stay_finite(spec, rows, columns, pr
     inputs = tensors(grid, 1, prefix)
     for built in (grid, GRID):
         for before, after in zip(
-            inputs, place(scatter(build(spec, built, prefix=prefix)), inputs, grid, prefix), strict=True
+            inputs, apply(scatter(build(spec, built, prefix=prefix)), inputs, grid, prefix), strict=True
         ):
             assert before.shape == after.shape
             assert after.isfinite().all()
 
 
-def test_sum_applies_all_parts_one_after_the_other():
+def test_sum_applies_its_parts_in_order():
     inputs = tensors()
     whole = scatter(build("learned+sincos2d+rope2d+string_gate"))
     expected = inputs
     for part in whole.parts:
-        expected = place(part, expected)
-    for one, other in zip(place(whole, inputs), expected, strict=True):
+        expected = apply(part, expected)
+    for one, other in zip(apply(whole, inputs), expected, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=0)
     assert len(whole.parts) == 4
     # The order of additions does not matter, nor does that of a rotation and an addition, which act at different
@@ -167,8 +165,8 @@ def test_sum_applies_all_parts_one_after_the_other():
     swapped.load_state_dict(
         {f"parts.{[3, 2, 0, 1][int(key[6])]}{key[7:]}": value for key, value in whole.state_dict().items()}
     )
-    torch.testing.assert_close(place(swapped, inputs)[0], place(whole, inputs)[0])
-    torch.testing.assert_close(place(swapped, inputs)[1], place(whole, inputs)[1])
+    torch.testing.assert_close(apply(swapped, inputs)[0], apply(whole, inputs)[0])
+    torch.testing.assert_close(apply(swapped, inputs)[1], apply(whole, inputs)[1])
 
 
 @pytest.mark.parametrize(
@@ -176,7 +174,7 @@ def test_sum_applies_all_parts_one_after_the_other():
     [(Absolute, ["LearnedTable", "SinCos2d"]), (Relative, ["Rope2d", "IrpeGate"])],
     ids=["absolute", "relative"],
 )
-def test_a_model_takes_the_absolute_parts_once_and_the_relative_parts_in_each_layer(only, names):
+def test_only_selects_absolute_or_relative_parts(only, names):
     parts = build_position(
         "learned+rope2d+sincos2d+irpe_gate", dim=DIM, heads=HEADS, head_dim=HEAD_DIM, only=only
     ).parts
@@ -196,7 +194,7 @@ def test_a_model_takes_the_absolute_parts_once_and_the_relative_parts_in_each_la
         ("", ["''"]),
     ],
 )
-def test_bad_position_is_named(spec, words):
+def test_invalid_position_is_named(spec, words):
     with pytest.raises(FavoritError) as error:
         build(spec)
     assert all(word in str(error.value) for word in words), str(error.value)

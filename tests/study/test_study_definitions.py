@@ -93,10 +93,10 @@ def test_seeds_option_replaces_the_seeds_of_the_points():
 
 def test_points_override_base_and_fields_override_presets():
     mine = study(
-        Points({"model.preset": "hybrid-mnist", "model.dim": 32}), {"model.dim": 16, "train.lr": 0.5, "seed": 7}
+        Points({"model.preset": "vit-64-mnist", "model.dim": 32}), {"model.dim": 16, "train.lr": 0.5, "seed": 7}
     )
     (config,) = mine.configs().values()
-    expected = {**PRESETS["hybrid-mnist"], "dim": 32}
+    expected = {**PRESETS["vit-64-mnist"], "dim": 32}
     assert config == RunConfig(model=expected, train={"lr": 0.5}, seed=7)
 
 

@@ -193,9 +193,9 @@ def test_index_depends_on_points_and_options(tmp_path: Path):
 
 
 def test_index_depends_on_the_fields_of_a_preset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    study = Study("mine", "?", {**BASE, "model.preset": "hybrid"}, product(seed=[0, 1]))
+    study = Study("mine", "?", {**BASE, "model.preset": "vit-64"}, product(seed=[0, 1]))
     before = index_path(study, Options(), tmp_path)
-    monkeypatch.setitem(PRESETS, "hybrid", {"local": "dwconv(3)"})
+    monkeypatch.setitem(PRESETS, "vit-64", {"local": "dwconv(3)"})
     assert index_path(study, Options(), tmp_path) != before
 
 

@@ -1,7 +1,7 @@
-"""`python ddp_script.py CONFIG.json OUT DEVICES`: trains, and keeps the gradients of the first step in
+"""`python ddp_script.py CONFIG.json OUT DEVICES`: trains, and writes the gradients of the first step to
 OUT/first.safetensors.
 
-Fabric starts it anew for the other processes.
+Fabric starts the same command again for the other processes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from favorit.training.engine import Training
 def main(config: str, out: str, devices: str) -> None:
     step = Training._step
 
-    def first(self: Training, batch: Any) -> None:
+    def save_gradients(self: Training, batch: Any) -> None:
         step(self, batch)
         if self.progress.step == 0 and self.fabric.is_global_zero:
             save_file(
@@ -28,7 +28,7 @@ def main(config: str, out: str, devices: str) -> None:
                 Path(out) / "first.safetensors",
             )
 
-    Training._step = first  # type: ignore[method-assign]
+    Training._step = save_gradients  # type: ignore[method-assign]
     favorit.train(json.loads(Path(config).read_text()), out=out, accelerator="cpu", devices=int(devices))
 
 

@@ -1,10 +1,12 @@
-"""A process that trains and is killed: `python killed.py JOBS.json`, each job a configuration, a folder and where to
-die.
+"""`python killed.py JOBS.json`: trains runs, each killed by SIGKILL. A job has a configuration, a folder and a place.
 
-The libraries are imported once; every job is a process of its own, forked before any of them has computed anything, and
-ends by SIGKILL. Places: `step N`, `epoch N` (after that event), `weights N` (half a checkpoint of step N), `old N`
-(between the new checkpoint and the end of the old one), `line N` (half a record of epoch N), `replace FILE N` (before
-FILE takes its place for the Nth time).
+The libraries are imported once; every job is forked from this process before any computation. Places:
+
+    step N, epoch N     after that event
+    weights N           in the middle of writing the checkpoint of step N
+    old N               in the middle of deleting the checkpoint of step N
+    line N              in the middle of writing the record of epoch N
+    replace FILE N      before FILE is renamed into place for the Nth time
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import lightning_fabric  # noqa: F401  # before the fork: these take most of the time
+import lightning_fabric  # noqa: F401  # imported before the fork, because it takes most of the time
 import sklearn.model_selection  # noqa: F401
 
 import favorit
@@ -28,19 +30,19 @@ def die() -> None:
 
 
 def arm(place: str) -> Any:
-    """Lays the trap; returns the listener that is one, too."""
+    """Patches the place where the process kills itself; returns a listener for the events."""
     kind, *rest = place.split()
     number = int(rest[-1])
     if kind == "weights":
-        saved = engine.save_checkpoint
+        original = engine.save_checkpoint
 
-        def half(path: Path, progress: Any, models: dict[str, Any], stateful: Any) -> None:
+        def save_half(path: Path, progress: Any, models: dict[str, Any], stateful: Any) -> None:
             if progress.step == number:
                 checkpoint.save_weights(models["model"], path / "model.safetensors")
                 die()
-            saved(path, progress, models, stateful)
+            original(path, progress, models, stateful)
 
-        engine.save_checkpoint = half
+        engine.save_checkpoint = save_half
     elif kind == "old":
         removed = folder.shutil.rmtree
 
@@ -72,12 +74,12 @@ def arm(place: str) -> Any:
             replaced(source, target)
 
         folder.os.replace = replace
-    heard: list[Event] = []
+    events: list[Event] = []
 
     def listen(event: Event, config: Any) -> None:
-        heard.append(event)
-        wanted = {"step": Step, "epoch": Epoch}.get(kind)
-        if wanted is not None and sum(isinstance(each, wanted) for each in heard) == number:
+        events.append(event)
+        fatal = {"step": Step, "epoch": Epoch}.get(kind)
+        if fatal is not None and sum(isinstance(each, fatal) for each in events) == number:
             die()
 
     return listen

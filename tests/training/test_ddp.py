@@ -1,4 +1,4 @@
-"""Two processes that share each batch train the same model as one."""
+"""Training with two processes (DDP) gives the same model as with one."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ import favorit
 from favorit import RunConfig
 from favorit.process import SPIN_COUNT, SPINNING
 from favorit.training.folder import RunFolder
-from favorit.training.run import _all_learn
+from favorit.training.run import _all_get_gradients
 from training_helpers import finish, first_model, plain, resolved, start, tiny
 
-# 97 images in batches of 20: the last has 17, which two processes share 8 to 9. Four epochs are twenty steps.
-# No class token: the norm of one that starts at 0.02 makes gradients of 6, whose last two bits are the 1e-6 that is
-# asked for below.
+# 97 images in batches of 20: the last batch has 17, split into 8 and 9. Four epochs are twenty steps. No class token:
+# its small initial norm causes gradients of about 6, whose last two bits exceed the tolerance of 1e-6 below.
 CONFIG: dict[str, Any] = plain(
     model=dict(layout="favor(m=8)|softmax", head="mean"),
     data=dict(
@@ -61,19 +60,19 @@ def run(folder: Path) -> favorit.Run:
     return favorit.Run(result.parent)
 
 
-def test_it_was_two_processes(trained):
+def test_run_used_two_processes(trained):
     assert {devices: run(folder).result["environment"]["processes"] for devices, folder in trained.items()} == {
         1: 1,
         2: 2,
     }
 
 
-def test_they_are_the_same_run(trained):
+def test_number_of_processes_does_not_change_the_run_id(trained):
     assert run(trained[1]).id == run(trained[2]).id
     assert run(trained[2]).result["epochs"] == 4
 
 
-def test_the_gradients_of_the_first_step(trained):
+def test_gradients_of_the_first_step_are_equal(trained):
     one, two = (load_file(trained[devices] / "first.safetensors") for devices in (1, 2))
     assert (
         one.keys()
@@ -86,7 +85,7 @@ def test_the_gradients_of_the_first_step(trained):
 
 
 @pytest.mark.parametrize("name", ["best.safetensors", "best-ema.safetensors"])
-def test_the_weights_after_twenty_steps(trained, name):
+def test_weights_after_twenty_steps_are_equal(trained, name):
     one, two = (load_file(run(trained[devices]).path / name) for devices in (1, 2))
     first = first_model(resolved(RunConfig(**CONFIG))[0]).state_dict()
     assert max(float((one[key] - first[key]).abs().max()) for key in one) > 0.1
@@ -94,8 +93,8 @@ def test_the_weights_after_twenty_steps(trained, name):
         torch.testing.assert_close(two[key], value, rtol=0, atol=1e-5)
 
 
-def test_the_numbers_that_are_reported(trained):
-    """Loss and accuracy of training are those of the whole batch, whoever reports them."""
+def test_reported_losses_and_accuracies_are_equal(trained):
+    """Training loss and accuracy are sums over both processes."""
     one, two = (run(trained[devices]).epochs for devices in (1, 2))
     for a, b in zip(one, two, strict=True):
         assert b["train_loss"] == pytest.approx(a["train_loss"], rel=1e-4)
@@ -105,7 +104,7 @@ def test_the_numbers_that_are_reported(trained):
     assert run(trained[2]).result["test"]["confusion"] == run(trained[1]).result["test"]["confusion"]
 
 
-def test_the_command_speaks_with_one_voice(tmp_path: Path):
+def test_command_prints_each_run_once(tmp_path: Path):
     """Two folds by two processes each: two runs, each printed once."""
     (tmp_path / "config.yaml").write_text(json.dumps({**CONFIG, "train": {**CONFIG["train"], "epochs": 1}}))
     arguments = (
@@ -120,8 +119,8 @@ def test_the_command_speaks_with_one_voice(tmp_path: Path):
     )
     status, out, errors = finish(start("-m", "favorit", "train", *arguments, "--folds", "2", "--json", "--tensorboard"))
     assert status == 0, errors
-    *found, together = [json.loads(line) for line in out.splitlines()]
-    assert len({line["id"] for line in found}) == len(found) == together["folds"] == 2
+    *found, summary = [json.loads(line) for line in out.splitlines()]
+    assert len({line["id"] for line in found}) == len(found) == summary["folds"] == 2
     assert [line["environment"]["processes"] for line in found] == [2, 2]
     assert errors.count("epoch   1/1") == 2
     assert errors.count("fold 2 of 2") == 1
@@ -129,20 +128,20 @@ def test_the_command_speaks_with_one_voice(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("layout", "learn"), [("softmax|favor(m=8)", True), ("uniform|softmax", False), ("uniform", False)]
+    ("layout", "expected"), [("softmax|favor(m=8)", True), ("uniform|softmax", False), ("uniform", False)]
 )
-def test_whether_all_parameters_learn(layout, learn):
-    """q and k of a mixer that ignores them, and their norms, do not; looking leaves nothing behind."""
+def test_parameters_without_gradients_are_detected(layout, expected):
+    """A mixer that ignores q and k leaves them and their norms without gradients. The check changes no state."""
     config = tiny(model=dict(layout=layout, qk_norm=True, stem="conv(channels=(4,))")).model
     model = favorit.create_model(config, seed=0)
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    assert _all_learn(model) is learn
+    assert _all_get_gradients(model) is expected
     assert model.training
     assert all(parameter.grad is None for parameter in model.parameters())
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
 
 
-def test_parameters_without_a_gradient_stop_nobody(tmp_path: Path):
+def test_training_works_with_parameters_without_gradients(tmp_path: Path):
     changes = {
         "model": {**CONFIG["model"], "layout": "uniform|softmax", "qk_norm": True},
         "train": {**CONFIG["train"], "epochs": 1},
@@ -162,8 +161,8 @@ def test_parameters_without_a_gradient_stop_nobody(tmp_path: Path):
     assert status == 0, errors
 
 
-def test_what_ends_one_process_ends_both(tmp_path: Path):
-    """A loss that is no number in one process is recorded as that of the run."""
+def test_divergence_in_one_process_stops_both(tmp_path: Path):
+    """A NaN loss in one process fails the run."""
     (tmp_path / "config.json").write_text(json.dumps({**CONFIG, "train": {**CONFIG["train"], "lr": 1e30}}))
     script = Path(__file__).with_name("ddp_script.py")
     status, _, errors = finish(start(script, tmp_path / "config.json", tmp_path / "runs", "2"))
@@ -173,8 +172,8 @@ def test_what_ends_one_process_ends_both(tmp_path: Path):
     assert json.loads(result.read_text())["status"] == "failed"
 
 
-def test_a_run_that_is_held_is_said_once(tmp_path: Path):
-    """Both processes end; the one that found the lock speaks."""
+def test_locked_run_is_reported_once(tmp_path: Path):
+    """Both processes end; one prints the error."""
     (tmp_path / "config.yaml").write_text(json.dumps({**CONFIG, "train": {**CONFIG["train"], "epochs": 1}}))
     arguments = (
         "--config",
@@ -189,7 +188,7 @@ def test_a_run_that_is_held_is_said_once(tmp_path: Path):
     status, _, errors = finish(start("-m", "favorit", "train", *arguments))
     assert status == 0, errors
     assert not re.search("GLOBAL_RANK|distributed|find_unused_parameters", errors), (
-        "what the processes tell each other is not for users"
+        "logs of the process group are hidden"
     )
     (folder,) = (tmp_path / "runs").iterdir()
     (folder / "result.json").unlink()
@@ -200,10 +199,8 @@ def test_a_run_that_is_held_is_said_once(tmp_path: Path):
     assert "Traceback" not in errors
 
 
-def test_an_epoch_of_two_processes_is_timed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The second one says nothing, and both end. Both have favorit's setting of OpenMP, and one of them holds the
-    locks.
-    """
+def test_bench_epoch_with_two_processes_prints_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Both processes end and use favorit's OpenMP settings; one holds the locks and prints."""
     monkeypatch.setenv("OMP_DISPLAY_ENV", "VERBOSE")
     for name in SPINNING:
         monkeypatch.delenv(name, raising=False)
@@ -222,8 +219,8 @@ def test_an_epoch_of_two_processes_is_timed_once(tmp_path: Path, monkeypatch: py
     assert (cost["environment"]["processes"], cost["environment"]["threads"]) == (2, torch.get_num_threads())
 
 
-def test_of_a_last_batch_of_one_image_a_process_gets_none(tmp_path: Path):
-    """The same losses as one process."""
+def test_last_batch_of_one_image_gives_the_same_loss(tmp_path: Path):
+    """With two processes, one of them gets no image of that batch."""
     for devices in (1, 2):
         changes = {
             "data": {**CONFIG["data"], "augment": None},

@@ -1,4 +1,4 @@
-"""train.deterministic: what it sets during a run, and that nothing of it stays."""
+"""`train.deterministic`: the settings during a run, and their restoration."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _fast_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(CUBLAS, raising=False)
 
 
-def heard_while_training(out: Path, **train: Any) -> set[tuple[Any, ...]]:
+def settings_while_training(out: Path, **train: Any) -> set[tuple[Any, ...]]:
     found = set()
     favorit.train(
         tiny(train=dict(epochs=1, **train)), out=out, accelerator="cpu", listen=lambda *_: found.add(settings())
@@ -36,24 +36,24 @@ def heard_while_training(out: Path, **train: Any) -> set[tuple[Any, ...]]:
     return found
 
 
-def test_deterministic_run_sets_all_switches_and_restores_them(tmp_path: Path):
-    assert heard_while_training(tmp_path, deterministic=True) == {(2, True, False, ":4096:8")}
+def test_deterministic_run_sets_and_restores_all_settings(tmp_path: Path):
+    assert settings_while_training(tmp_path, deterministic=True) == {(2, True, False, ":4096:8")}
     assert settings() == OFF
 
 
-def test_ordinary_run_leaves_the_switches_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_ordinary_run_keeps_the_settings_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(CUBLAS, ":16:8")
-    assert heard_while_training(tmp_path) == {(0, False, True, ":16:8")}
+    assert settings_while_training(tmp_path) == {(0, False, True, ":16:8")}
 
 
-def test_switches_are_restored_after_an_error(monkeypatch: pytest.MonkeyPatch):
+def test_settings_are_restored_after_an_error(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(CUBLAS, ":16:8")
     with pytest.raises(ZeroDivisionError), deterministic(True):
         1 / (2 - torch.get_deterministic_debug_mode())
     assert settings() == (0, False, True, ":16:8")
 
 
-def test_mode_that_only_warns_is_restored():
+def test_warn_only_mode_is_restored():
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:
         with deterministic(True):
@@ -63,8 +63,8 @@ def test_mode_that_only_warns_is_restored():
         torch.use_deterministic_algorithms(False)
 
 
-def test_deterministic_run_on_a_cpu_is_bit_equal_to_an_ordinary_one(tmp_path: Path):
+def test_deterministic_cpu_run_is_bit_equal_to_an_ordinary_run(tmp_path: Path):
     plain, _ = fit(tmp_path, tiny(**LIVELY))
-    switched, _ = fit(tmp_path, tiny(**{**LIVELY, "train": {**LIVELY["train"], "deterministic": True}}))
-    assert switched.id != plain.id
-    assert_bit_equal(Outcome.of(switched), Outcome.of(plain))
+    deterministic_run, _ = fit(tmp_path, tiny(**{**LIVELY, "train": {**LIVELY["train"], "deterministic": True}}))
+    assert deterministic_run.id != plain.id
+    assert_bit_equal(Outcome.of(deterministic_run), Outcome.of(plain))

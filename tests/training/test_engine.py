@@ -1,4 +1,4 @@
-"""The loop on tiny data: what it yields, where it stops, what it chooses, and how it fails."""
+"""The training loop on tiny data: events, early stopping, selection of weights, and failures."""
 
 from __future__ import annotations
 
@@ -20,39 +20,39 @@ from favorit.training.evaluation import Evaluation, report
 from favorit.training.folder import RunFolder
 from training_helpers import files, fit, held, tiny, untimed, weights
 
-STEPS = 6  # of an epoch: 86 images in batches of 16
+STEPS = 6  # steps in an epoch: 86 images in batches of 16
 
 
-def of(kind: type, events: list[Any]) -> list[Any]:
+def only(kind: type, events: list[Any]) -> list[Any]:
     return [event for event in events if isinstance(event, kind)]
 
 
-def test_the_loss_falls_and_the_classes_are_learned(tmp_path: Path):
+def test_training_reduces_the_loss_and_learns_the_classes(tmp_path: Path):
     run, events = fit(
         tmp_path, tiny(data=dict(name="synthetic(size=8, classes=3, train=480, test=60)"), train=dict(epochs=6))
     )
-    losses = [epoch.train_loss for epoch in of(Epoch, events)]
+    losses = [epoch.train_loss for epoch in only(Epoch, events)]
     assert losses[-1] < losses[0] / 2
     assert run.result["test"]["accuracy"] > 0.6
     assert run.result["status"] == "complete"
 
 
-def test_the_order_and_number_of_events(tmp_path: Path):
+def test_events_have_the_documented_order_and_number(tmp_path: Path):
     run, events = fit(tmp_path, tiny())
     assert [type(event) for event in events] == [Begin, *[*[Step] * STEPS, Epoch] * 2, End]
     assert events[0] == Begin(str(run.path), 0)
-    steps = of(Step, events)
+    steps = only(Step, events)
     assert [(step.epoch, step.step, step.steps) for step in steps] == [
         (e, s, STEPS) for e in range(2) for s in range(1, STEPS + 1)
     ]
-    epochs = of(Epoch, events)
+    epochs = only(Epoch, events)
     assert [epoch.epoch for epoch in epochs] == [0, 1]
     assert [(steps[-1].loss, steps[-1].accuracy)] == [(epochs[-1].train_loss, epochs[-1].train_accuracy)]
     assert events[-1].result == {key: value for key, value in run.result.items() if key != "schema"}
     assert run.epochs == [json.loads(json.dumps(vars(epoch))) for epoch in epochs]
 
 
-def test_zero_seconds_between_checkpoints_saves_each_step(tmp_path: Path):
+def test_zero_seconds_between_checkpoints_saves_every_step(tmp_path: Path):
     folders: list[tuple[int, list[str]]] = []
 
     def listen(event: Any, config: Any) -> None:
@@ -65,7 +65,7 @@ def test_zero_seconds_between_checkpoints_saves_each_step(tmp_path: Path):
     assert folders == [(step, [f"checkpoint-{step}"]) for step in middle]
 
 
-def test_a_complete_run_keeps_what_it_needs_and_no_more(tmp_path: Path):
+def test_complete_run_keeps_only_the_documented_files(tmp_path: Path):
     run, _ = fit(tmp_path, tiny(), checkpoint_seconds=0)
     names = {"config.json", "lock", "epochs.jsonl", "best.safetensors", "predictions.npz", "result.json"}
     assert {path.name for path in run.path.iterdir()} == names
@@ -73,7 +73,7 @@ def test_a_complete_run_keeps_what_it_needs_and_no_more(tmp_path: Path):
     assert {path.name for path in ema.path.iterdir()} == names | {"best-ema.safetensors"}
 
 
-def test_the_result_says_all_that_evaluation_promises(tmp_path: Path):
+def test_result_has_metrics_times_memory_and_size(tmp_path: Path):
     run, _ = fit(tmp_path, tiny())
     result = run.result
     assert result["epochs"] == 2
@@ -90,8 +90,8 @@ def test_the_result_says_all_that_evaluation_promises(tmp_path: Path):
     assert result["environment"]["threads"] == torch.get_num_threads()
 
 
-def test_batches_that_are_whole_are_timed(tmp_path: Path):
-    """Of five images in batches of two the last is half a one, and is not counted."""
+def test_partial_last_batch_is_not_timed(tmp_path: Path):
+    """Five images in batches of two: the last batch has one image and does not count."""
     model, images = create_model(tiny().model), torch.zeros(1, 3, 32, 32)
     found = report(
         model, Evaluation(torch.zeros(5, 10), torch.zeros(5, dtype=torch.int64), [1.0, 3.0, 0.5], [2, 2, 1]), images
@@ -101,7 +101,7 @@ def test_batches_that_are_whole_are_timed(tmp_path: Path):
     assert found["images_per_second"] == pytest.approx(5 / 4.5)
 
 
-def test_the_same_configuration_twice_is_bit_equal_and_another_seed_is_not(tmp_path: Path):
+def test_same_configuration_is_bit_equal_and_another_seed_differs(tmp_path: Path):
     one, other = fit(tmp_path / "a", tiny())[0], fit(tmp_path / "b", tiny())[0]
     assert untimed(one) == untimed(other)
     assert untimed(fit(tmp_path / "a", tiny(seed=1))[0]) != untimed(one)
@@ -115,7 +115,7 @@ def test_training_does_not_depend_on_the_global_generator(tmp_path: Path):
     assert untimed(fit(tmp_path / "b", config)[0]) == untimed(one)
 
 
-def test_a_finished_run_is_returned_without_training(tmp_path: Path):
+def test_finished_run_is_returned_without_training(tmp_path: Path):
     run, _ = fit(tmp_path, tiny())
     before = list(files(tmp_path))
     again, events = fit(tmp_path, tiny())
@@ -124,8 +124,8 @@ def test_a_finished_run_is_returned_without_training(tmp_path: Path):
     assert list(files(tmp_path)) == before
 
 
-def test_a_run_that_another_process_finished_in_the_meantime_is_not_repeated(tmp_path: Path, monkeypatch):
-    """Between the first look at the folder and the lock there are seconds: models are built and libraries imported."""
+def test_run_finished_by_another_process_meanwhile_is_not_repeated(tmp_path: Path, monkeypatch):
+    """Building the model takes seconds between the first check of the folder and the lock."""
     from favorit.training import run as module
 
     launch = module._launch
@@ -133,7 +133,7 @@ def test_a_run_that_another_process_finished_in_the_meantime_is_not_repeated(tmp
     def slow(*arguments: Any) -> Any:
         monkeypatch.setattr(module, "_launch", launch)
         other, _ = fit(tmp_path, tiny())
-        (other.path / "checkpoint-12").mkdir()  # it was killed before it had tidied
+        (other.path / "checkpoint-12").mkdir()  # as if it was killed before it tidied
         return launch(*arguments)
 
     monkeypatch.setattr(module, "_launch", slow)
@@ -143,8 +143,8 @@ def test_a_run_that_another_process_finished_in_the_meantime_is_not_repeated(tmp
     assert not (run.path / "checkpoint-12").exists()
 
 
-# Early stopping and selection. Validation has 10 images, so that its accuracy soon repeats itself, and a large rate
-# makes its loss rise.
+# Early stopping and selection. With 10 validation images the accuracy soon repeats, and a large learning rate makes the
+# loss rise.
 RESTLESS: dict[str, Any] = dict(epochs=10, lr=0.03, schedule="constant")
 
 
@@ -154,7 +154,7 @@ def score(record: dict[str, Any], monitor: str) -> float:
 
 @pytest.mark.parametrize("patience", [1, 2])
 @pytest.mark.parametrize("monitor", ["accuracy", "loss"])
-def test_patience_stops_where_it_must(tmp_path: Path, monitor, patience):
+def test_patience_stops_after_that_many_epochs_without_improvement(tmp_path: Path, monitor, patience):
     whole, _ = fit(tmp_path, tiny(train=dict(**RESTLESS, monitor=monitor)))
     best, waited, expected = -math.inf, 0, 0
     for record in whole.epochs:
@@ -163,15 +163,15 @@ def test_patience_stops_where_it_must(tmp_path: Path, monitor, patience):
         best = max(best, score(record, monitor))
         if waited == patience:
             break
-    assert expected < 10, "the case is no case: patience never runs out"
+    assert expected < 10, "invalid test case: patience never runs out"
     run, events = fit(tmp_path, tiny(train=dict(**RESTLESS, monitor=monitor, patience=patience)))
     assert untimed(run) == untimed(whole)[:expected]
-    assert len(of(Epoch, events)) == run.result["epochs"] == expected
+    assert len(only(Epoch, events)) == run.result["epochs"] == expected
     assert run.result["chosen_epoch"] == expected - 1 - patience
 
 
 @pytest.mark.parametrize("monitor", ["accuracy", "loss"])
-def test_the_best_epoch_is_tested(tmp_path: Path, monitor):
+def test_best_epoch_is_tested(tmp_path: Path, monitor):
     training = held(tmp_path, tiny(train=dict(**RESTLESS, monitor=monitor)))
     states = []
     for event in training.events():
@@ -179,8 +179,8 @@ def test_the_best_epoch_is_tested(tmp_path: Path, monitor):
             states.append({name: value.clone() for name, value in training.model.state_dict().items()})
     records = training.folder.epochs()
     scores = [score(record, monitor) for record in records]
-    best = scores.index(max(scores))  # the first of equals
-    assert 0 < best < 9, "the case is no case: an end is best"
+    best = scores.index(max(scores))  # ties: the first
+    assert 0 < best < 9, "invalid test case: the first or last epoch is best"
     running = [max(scores[: number + 1]) for number in range(10)]
     assert [record["best"] for record in records] == [
         number == 0 or running[number] > running[number - 1] for number in range(10)
@@ -211,22 +211,22 @@ def test_select_last_with_patience_still_stops(tmp_path: Path):
     assert run.result["chosen_epoch"] == run.result["epochs"] - 1
 
 
-def test_without_a_validation_part_all_images_train(tmp_path: Path):
+def test_without_validation_all_images_train(tmp_path: Path):
     config = tiny(data=dict(validation=0), train=dict(select="last", batch_size=32))
     run, events = fit(tmp_path, config)
-    assert {step.steps for step in of(Step, events)} == {3}
-    assert {(epoch.validation_loss, epoch.validation_accuracy) for epoch in of(Epoch, events)} == {(None, None)}
+    assert {step.steps for step in only(Step, events)} == {3}
+    assert {(epoch.validation_loss, epoch.validation_accuracy) for epoch in only(Epoch, events)} == {(None, None)}
     assert run.result["validation"] == {"loss": None, "accuracy": None}
     assert run.result["chosen_epoch"] == 1
 
 
 @pytest.mark.parametrize("train", [dict(), dict(select="last", patience=1)])
-def test_nothing_to_choose_by_is_an_error(train):
+def test_selection_without_validation_images_is_rejected(train):
     with pytest.raises(FavoritError, match=r"data\.validation=0 leaves nothing to choose by"):
         tiny(data=dict(validation=0), train=train)
 
 
-def test_folds_are_disjoint_runs_over_all_images(tmp_path: Path):
+def test_folds_are_disjoint_and_cover_all_images(tmp_path: Path):
     configs = [tiny(data=dict(folds=3, fold=fold)) for fold in range(3)]
     parts = []
     for config in configs:
@@ -243,15 +243,15 @@ def test_folds_are_disjoint_runs_over_all_images(tmp_path: Path):
     assert len({json.dumps(untimed(run)) for run in runs}) == 3
 
 
-def test_a_subset_trains_on_as_many_images(tmp_path: Path):
+def test_subset_trains_on_that_many_images(tmp_path: Path):
     training = held(tmp_path, tiny(data=dict(subset=40, validation=10)))
     assert training.validation is not None
     assert (len(training.loader.indices), len(training.validation.indices)) == (30, 10)
 
 
-def test_drop_last(tmp_path: Path):
+def test_drop_last_drops_the_partial_batch(tmp_path: Path):
     _, events = fit(tmp_path, tiny(train=dict(drop_last=True)))
-    assert {step.steps for step in of(Step, events)} == {5}
+    assert {step.steps for step in only(Step, events)} == {5}
 
 
 def test_only_training_images_are_augmented(tmp_path: Path):
@@ -262,7 +262,7 @@ def test_only_training_images_are_augmented(tmp_path: Path):
     assert training.test.augment is None
 
 
-def test_asking_to_stop_after_an_epoch_prunes_the_run_and_training_it_again_goes_on(tmp_path: Path):
+def test_listener_returning_true_after_an_epoch_prunes_and_rerun_resumes(tmp_path: Path):
     events: list[Any] = []
 
     def listen(event: Any, config: Any) -> bool:
@@ -271,7 +271,7 @@ def test_asking_to_stop_after_an_epoch_prunes_the_run_and_training_it_again_goes
 
     config = tiny(train=dict(epochs=5))
     run = favorit.train(config, out=tmp_path / "pruned", listen=listen)
-    assert [event.epoch for event in of(Epoch, events)] == [0, 1]
+    assert [event.epoch for event in only(Epoch, events)] == [0, 1]
     assert isinstance(events[-1], End)
     assert (run.result["status"], run.result["epochs"]) == ("pruned", 2)
     assert "test" not in run.result
@@ -282,19 +282,19 @@ def test_asking_to_stop_after_an_epoch_prunes_the_run_and_training_it_again_goes
     assert again.result["test"] == whole.result["test"]
 
 
-def test_asking_to_stop_after_the_last_epoch_changes_nothing(tmp_path: Path):
+def test_stop_request_after_the_last_epoch_changes_nothing(tmp_path: Path):
     run = favorit.train(tiny(), out=tmp_path, listen=lambda event, _: isinstance(event, Epoch) and event.epoch == 1)
     assert run.result["status"] == "complete"
 
 
-def test_what_a_listener_says_about_a_step_does_not_stop_anything(tmp_path: Path):
+def test_listener_returning_true_after_a_step_changes_nothing(tmp_path: Path):
     run = favorit.train(tiny(), out=tmp_path, listen=lambda event, _: isinstance(event, Step))
     assert run.result["epochs"] == 2
 
 
 def test_mixture_parameters_are_logged_for_each_layer_and_epoch(tmp_path: Path):
     run, events = fit(tmp_path, tiny(model=dict(layout="mixture"), train=dict(select="last", lr=0.05)))
-    logged = [epoch.scalars for epoch in of(Epoch, events)]
+    logged = [epoch.scalars for epoch in only(Epoch, events)]
     for scalars in logged:
         assert set(scalars) == {f"blocks.{layer}.{name}" for layer in (0, 1) for name in ("a", "t", "eps")}
         assert all(0 < scalars[f"blocks.{layer}.a"] < 1 for layer in (0, 1))
@@ -317,19 +317,17 @@ def test_bf16_trains_in_bf16(tmp_path: Path):
     assert 0 < difference < 0.05
     assert all(value.dtype == torch.float32 for value in weights(half).values())
     assert math.isfinite(half.result["test"]["loss"])
-    assert any("in fp32: " in path for path in half.result["paths"]), "as they were taken, under autocast"
+    assert any("in fp32: " in path for path in half.result["paths"]), "paths are recorded under autocast"
     assert not any("in fp32: " in path for path in full.result["paths"])
 
 
 @pytest.mark.parametrize("precision", [32, "32"])
-def test_precision_may_be_written_as_a_number(precision):
+def test_precision_is_accepted_as_a_number(precision):
     assert tiny(train=dict(precision=precision)).train.precision == "32"
 
 
-def test_compiled_or_not_is_the_same_model(tmp_path: Path, monkeypatch):
-    """torch.compile itself is torch's matter, and slow: what is compiled, and that its weights are the run's, is
-    ours.
-    """
+def test_compiled_run_equals_eager_run(tmp_path: Path, monkeypatch):
+    """torch.compile is replaced by a stub because it is slow; the test covers what is compiled and its weights."""
     compiled: list[Any] = []
     monkeypatch.setattr(torch, "compile", lambda model, **options: compiled.append(model) or model)
     one, other = fit(tmp_path / "a", tiny())[0], fit(tmp_path / "b", tiny(), compiled=True)[0]
@@ -337,10 +335,10 @@ def test_compiled_or_not_is_the_same_model(tmp_path: Path, monkeypatch):
     assert untimed(one) == untimed(other)
 
 
-# Failure.
+# Failures.
 
 
-def test_a_loss_that_is_no_number_stops_the_run(tmp_path: Path):
+def test_nan_loss_stops_the_run_as_failed(tmp_path: Path):
     config = tiny(train=dict(lr=1e30, schedule="constant"))
     with pytest.raises(DivergedError) as error:
         fit(tmp_path, config)
@@ -358,8 +356,8 @@ def test_a_loss_that_is_no_number_stops_the_run(tmp_path: Path):
         fit(tmp_path, config)
 
 
-def test_weights_that_the_last_step_ruined_do_not_pass_for_a_complete_run(tmp_path: Path):
-    """One step in one epoch: no further loss of training would show it."""
+def test_nan_weights_after_the_last_step_fail_the_run(tmp_path: Path):
+    """A single step: no later training loss would reveal it."""
     config = tiny(train=dict(lr=1e30, schedule="constant", epochs=1, batch_size=96))
     with pytest.raises(DivergedError, match="the validation loss became nan at epoch 1, step 1 of 1"):
         fit(tmp_path, config)
@@ -369,44 +367,44 @@ def test_weights_that_the_last_step_ruined_do_not_pass_for_a_complete_run(tmp_pa
     assert result["status"] == "failed"
 
 
-def test_without_validation_images_the_test_finds_the_ruined_weights(tmp_path: Path):
+def test_without_validation_nan_test_logits_fail_the_run(tmp_path: Path):
     config = tiny(
         data=dict(validation=0), train=dict(lr=1e30, schedule="constant", epochs=1, batch_size=120, select="last")
     )
     with pytest.raises(
-        DivergedError, match="answers to test images became other than numbers at epoch 1, step 1 of 1; the first layer"
+        DivergedError, match="test logits are not finite at epoch 1, step 1 of 1; first layer with a non-finite output"
     ):
         fit(tmp_path, config)
     (folder,) = (RunFolder(path) for path in tmp_path.iterdir())
     assert (folder.result() or {})["status"] == "failed"
 
 
-def test_a_diagnosis_names_the_layer(tmp_path: Path):
-    """An output that overflows in the second block, finite weights: what is before is finite, what is after is not."""
+def test_diagnosis_names_the_first_non_finite_layer(tmp_path: Path):
+    """The output overflows in the second block, with finite weights: earlier outputs are finite, later ones are not."""
     model = favorit.create_model(tiny().model, seed=0)
     layer = dict(model.named_modules())["blocks.1.feed_forward.branch.0"]
     images = torch.randn(2, model.config.channels, *model.config.image_size)
     with torch.no_grad():
         layer.weight.fill_(3e38)
     found = diagnose(model, images, nullcontext)
-    assert "the first layer with an output that is not finite: blocks.1.feed_forward.branch.0;" in found
+    assert "first layer with a non-finite output: blocks.1.feed_forward.branch.0;" in found
     sizes = dict(part.split(" ") for part in found.partition("squares: ")[2].split(", "))
     assert [name for name, size in sizes.items() if math.isfinite(float(size))] == ["stem", "blocks.0"]
     assert list(sizes) == ["stem", "blocks.0", "blocks.1", "head"]
     assert diagnose(favorit.create_model(tiny().model, seed=0), images, nullcontext).startswith(
-        "every layer gives finite numbers"
+        "all layer outputs are finite"
     )
     assert not any(module._forward_hooks for module in model.modules())
     assert model.training
 
 
-def test_a_mistake_leaves_no_folder(tmp_path: Path):
+def test_invalid_configuration_leaves_no_folder(tmp_path: Path):
     with pytest.raises(FavoritError, match="subset"):
         fit(tmp_path, tiny(data=dict(subset=10**6)))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_listener_that_raises_leaves_a_run_that_goes_on(tmp_path: Path):
+def test_run_resumes_after_an_exception_in_the_listener(tmp_path: Path):
     def listen(event: Any, config: Any) -> None:
         if isinstance(event, Epoch):
             raise KeyboardInterrupt
@@ -414,12 +412,12 @@ def test_a_listener_that_raises_leaves_a_run_that_goes_on(tmp_path: Path):
     with pytest.raises(KeyboardInterrupt):
         favorit.train(tiny(), out=tmp_path, listen=listen)
     run, events = fit(tmp_path, tiny())
-    assert [epoch.epoch for epoch in of(Epoch, events)] == [1]
+    assert [epoch.epoch for epoch in only(Epoch, events)] == [1]
     assert untimed(run) == untimed(fit(tmp_path / "other", tiny())[0])
 
 
 @pytest.mark.parametrize(("accelerator", "devices"), [("cuda", 1), ("gpu9", 1), ("cpu", 0), ("cpu", -2)])
-def test_a_device_that_is_not_there_is_a_mistake(tmp_path: Path, accelerator, devices):
+def test_missing_device_is_a_readable_error(tmp_path: Path, accelerator, devices):
     if accelerator == "cuda":
         assert not torch.cuda.is_available(), "this test is for machines without CUDA"
     with pytest.raises(FavoritError, match=f"{accelerator}|devices") as error:
@@ -427,8 +425,8 @@ def test_a_device_that_is_not_there_is_a_mistake(tmp_path: Path, accelerator, de
     assert str(error.value).count("\n") == 0
 
 
-def test_a_batch_that_cannot_be_shared_is_a_mistake(tmp_path: Path, monkeypatch):
-    """Every process finds it out by itself, before any of them waits for another."""
+def test_batch_size_not_divisible_by_processes_is_rejected(tmp_path: Path, monkeypatch):
+    """Every process raises it on its own, before any of them waits for another."""
     from favorit.training import run as module
 
     class Two:

@@ -1,4 +1,4 @@
-"""The weights of a finished run predict what its files say, from tensors and from image files of any size."""
+"""Inference with a finished run reproduces its saved predictions, from tensors and from image files of any size."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def run(request, tmp_path_factory: pytest.TempPathFactory) -> favorit.Run:
 
 @pytest.fixture(scope="module")
 def shades(tmp_path_factory: pytest.TempPathFactory) -> favorit.Run:
-    """A run that tells black from white images, 8x8."""
+    """A run that classifies 8x8 images as black or white."""
     place = tmp_path_factory.mktemp("shades")
     path = pictures(place / "images", {"black": 30, "white": 30})
     config = tiny(data=dict(name=f"folder('{path}', 8)", validation=0.2), train=dict(epochs=4))
@@ -48,15 +48,15 @@ def test_predict_reproduces_the_saved_predictions(run):
     assert (found.argmax(-1) == labels).double().mean().item() == run.result["test"]["accuracy"]
 
 
-def test_a_run_is_named_by_itself_its_path_or_text(run):
+def test_load_accepts_a_run_a_path_or_text(run):
     images = load_dataset(run.config.data.name).test.images[:4]
     one = favorit.load(run).predict(images)
     assert torch.equal(favorit.load(run.path).predict(images), one)
     assert torch.equal(favorit.load(str(run.path)).predict(images), one)
 
 
-def test_predict_needs_no_data(shades, tmp_path: Path):
-    """The run keeps what predicting needs: classes, mean and std."""
+def test_predict_works_without_the_data(shades, tmp_path: Path):
+    """The run stores classes, mean and std."""
     elsewhere = tmp_path / "run"
     import shutil
 
@@ -66,7 +66,7 @@ def test_predict_needs_no_data(shades, tmp_path: Path):
     assert loaded.predict(torch.zeros(1, 3, 8, 8, dtype=torch.uint8)).argmax().item() == 0
 
 
-def test_evaluating_again_gives_the_result(run):
+def test_evaluate_reproduces_the_result(run):
     found = evaluate_run(run.path)
     assert found["classes"] == ("class 0", "class 1", "class 2")
     for key in ("test", "parameters", "flops", "flags"):
@@ -76,28 +76,28 @@ def test_evaluating_again_gives_the_result(run):
 @pytest.mark.parametrize(
     "data", [dict(test_subset=9), dict(augment="crop(2)|flip", augment_test=True)], ids=["subset", "augmented"]
 )
-def test_a_run_is_evaluated_on_the_test_images_it_was_tested_on(tmp_path: Path, data):
+def test_evaluate_uses_the_test_images_of_the_run(tmp_path: Path, data):
     run, _ = fit(tmp_path, tiny(data=data))
     found = evaluate_run(run.path)
     assert found["test"] == run.result["test"]
     assert found["flags"] == run.result["flags"] != []
 
 
-def test_bf16_is_evaluated_as_it_was_tested(tmp_path: Path):
+def test_bf16_run_is_evaluated_in_bf16(tmp_path: Path):
     run, _ = fit(tmp_path, tiny(train=dict(precision="bf16")))
     assert evaluate_run(run.path)["test"] == run.result["test"]
 
 
-def test_data_that_changed_are_not_evaluated(tmp_path: Path):
+def test_changed_data_is_rejected(tmp_path: Path):
     path = pictures(tmp_path / "images", {"a": 20, "b": 20})
     run, _ = fit(tmp_path / "runs", tiny(data=dict(name=f"folder('{path}', 8)", validation=0.2), train=dict(epochs=1)))
     evaluate_run(run.path)
     (path / "a" / "000.png").unlink()
-    with pytest.raises(FavoritError, match=r"is not the data that .* was trained on"):
+    with pytest.raises(FavoritError, match=r"is not the data set that .* was trained on"):
         evaluate_run(run.path)
 
 
-def test_features_are_all_tokens_and_the_head_makes_the_prediction_of_them(shades):
+def test_features_are_the_tokens_that_the_head_reads(shades):
     loaded, images = favorit.load(shades), load_dataset(shades.config.data.name).test.images
     tokens = loaded.features(images)
     assert tokens.shape == (len(images), loaded.model.tokens, loaded.model.config.dim)
@@ -115,19 +115,19 @@ def test_features_are_all_tokens_and_the_head_makes_the_prediction_of_them(shade
     ],
     ids=["float", "grey", "size", "no batch"],
 )
-def test_images_of_another_kind_are_refused(shades, images):
-    with pytest.raises(FavoritError, match=r"a run takes uint8 images of shape"):
+def test_images_of_wrong_type_or_shape_are_rejected(shades, images):
+    with pytest.raises(FavoritError, match=r"images must be uint8 of shape"):
         favorit.load(shades).predict(images.numpy())
-    with pytest.raises(FavoritError, match=r"a run takes a tensor of images, not list"):
+    with pytest.raises(FavoritError, match=r"images must be a tensor or numpy array, not list"):
         favorit.load(shades).predict(images.tolist())
-    with pytest.raises(FavoritError, match=r"a run takes uint8 images of shape \(N, 3, 8, 8\), not"):
+    with pytest.raises(FavoritError, match=r"images must be uint8 of shape \(N, 3, 8, 8\), not"):
         favorit.load(shades).predict(images)
 
 
 @pytest.mark.parametrize(
     ("size", "mode", "suffix"), [((8, 8), "RGB", "png"), ((31, 17), "L", "png"), ((200, 90), "RGB", "jpg")]
 )
-def test_an_image_file_of_any_size(shades, tmp_path: Path, size, mode, suffix):
+def test_image_files_of_any_size_are_classified(shades, tmp_path: Path, size, mode, suffix):
     files = []
     for name, level in (("dark", 30), ("light", 220)):
         files.append(tmp_path / f"{name}.{suffix}")
@@ -138,8 +138,7 @@ def test_an_image_file_of_any_size(shades, tmp_path: Path, size, mode, suffix):
     assert all(0.5 < prediction.classes[0][1] <= 1 for prediction in found)
 
 
-def test_a_file_of_a_training_image_is_that_image(shades):
-    """The whole way from PNG to probability is that of the tensors."""
+def test_prediction_from_a_file_equals_prediction_from_its_tensor(shades):
     data = load_dataset(shades.config.data.name)
     folder = Path(shades.config.data.name.split("'")[1])
     file = folder / "white" / "003.png"
@@ -150,7 +149,7 @@ def test_a_file_of_a_training_image_is_that_image(shades):
     assert any(torch.equal(pixels[0], image) for part in (data.train, data.test) for image in part.images)
 
 
-def test_a_folder_and_more_classes_than_there_are(shades, tmp_path: Path):
+def test_folder_is_predicted_with_top_capped_at_the_number_of_classes(shades, tmp_path: Path):
     for number in range(3):
         Image.new("RGB", (5, 5), (10 * number,) * 3).save(tmp_path / f"{number}.png")
     found = predict_files(shades.path, [tmp_path], top=9)
@@ -161,12 +160,12 @@ def test_a_folder_and_more_classes_than_there_are(shades, tmp_path: Path):
         assert classes[0][1] >= classes[1][1]
 
 
-def test_arrays_are_as_good_as_tensors(shades):
+def test_numpy_arrays_equal_tensors(shades):
     images = torch.randint(256, (4, 3, 8, 8), dtype=torch.uint8)
     assert torch.equal(favorit.load(shades).predict(images.numpy()), favorit.load(shades).predict(images))
 
 
-def test_more_images_than_one_batch(shades):
+def test_images_beyond_one_batch_are_predicted(shades):
     images = torch.randint(256, (600, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     loaded = favorit.load(shades)
     found = loaded.predict(images)
@@ -178,7 +177,7 @@ def test_more_images_than_one_batch(shades):
 @pytest.mark.parametrize(
     ("name", "same"), [("folder:images", "folder:../images"), ("folder('images', 8)", "folder('../images', 8)")]
 )
-def test_a_run_on_a_folder_beside_it_is_evaluated_from_anywhere(
+def test_run_on_a_relative_folder_is_evaluated_from_any_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name, same
 ):
     pictures(tmp_path / "first" / "images", {"a": 20, "b": 20})
@@ -190,6 +189,6 @@ def test_a_run_on_a_folder_beside_it_is_evaluated_from_anywhere(
     assert evaluate_run(run.path)["test"] == run.result["test"]
     again, events = fit(tmp_path / "runs", tiny(data=dict(name=same), train=dict(epochs=1)))
     assert (again, events) == (run, [])
-    (tmp_path / "first").rename(tmp_path / "second")  # and where it was moved, from the place that its name counts from
+    (tmp_path / "first").rename(tmp_path / "second")  # moved together with the working directory
     monkeypatch.chdir(tmp_path / "second")
     assert evaluate_run(run.path)["test"] == run.result["test"]

@@ -1,6 +1,4 @@
-"""What one step minimises and changes: losses, weights of classes, clipping, averages and random features, each by
-hand.
-"""
+"""Loss, class weights, clipping, EMA and redrawn features of a training step, against values computed by hand."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ from favorit.data import split
 from favorit.training import Epoch, Step
 from training_helpers import first_model, fit, held, pictures, resolved, tiny, weights
 
-# One step over all images at once: the loss of the epoch is that of the model as it begins.
+# One step on all images at once: the loss of the epoch is that of the untrained model.
 ONCE: dict[str, Any] = dict(
     data=dict(validation=0), train=dict(select="last", epochs=1, batch_size=96, schedule="constant")
 )
@@ -30,8 +28,8 @@ def once(**sections: Any) -> RunConfig:
     return tiny(**merged)
 
 
-def start(config: RunConfig) -> tuple[Tensor, Tensor]:
-    """Log-probabilities that the untrained model gives to all training images, by hand, and their labels."""
+def untrained_log_probabilities(config: RunConfig) -> tuple[Tensor, Tensor]:
+    """(log-probabilities of the untrained model for all training images, their labels)."""
     config, data = resolved(config)
     mean, std = (torch.tensor(values)[:, None, None] for values in (data.mean, data.std))
     with torch.no_grad():
@@ -45,17 +43,17 @@ def first_loss(tmp_path: Path, config: RunConfig) -> float:
     return step.loss
 
 
-def test_cross_entropy(tmp_path: Path):
-    logp, labels = start(once())
+def test_cross_entropy_is_the_mean_over_images(tmp_path: Path):
+    logp, labels = untrained_log_probabilities(once())
     expected = -logp[torch.arange(96), labels].mean().item()
     assert first_loss(tmp_path, once()) == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize("smoothing", [0.1, 0.5])
-def test_label_smoothing(tmp_path: Path, smoothing):
-    """(1 - s) of the target is the label's, s is spread over all classes."""
+def test_label_smoothing_spreads_s_over_all_classes(tmp_path: Path, smoothing):
+    """The target is (1 - s) one_hot(label) + s / classes."""
     config = once(train=dict(label_smoothing=smoothing))
-    logp, labels = start(config)
+    logp, labels = untrained_log_probabilities(config)
     own = logp[torch.arange(96), labels]
     expected = -((1 - smoothing) * own + smoothing * logp.mean(1)).mean().item()
     assert expected == pytest.approx(F.cross_entropy(logp, labels, label_smoothing=smoothing).item())
@@ -64,11 +62,11 @@ def test_label_smoothing(tmp_path: Path, smoothing):
 
 @pytest.mark.parametrize("augment", ["mixup(1.0)", "cutmix(1.0)"])
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
-def test_mixed_labels(tmp_path: Path, augment, smoothing):
+def test_mixed_labels_give_the_weighted_cross_entropy(tmp_path: Path, augment, smoothing):
     config = once(data=dict(augment=augment), train=dict(label_smoothing=smoothing))
     training = held(tmp_path / "one", config)
     (batch,) = training.loader.epoch(0)
-    assert ((batch.targets > 0.01).sum(1) == 2).any(), "the case is no case: nothing was mixed"
+    assert ((batch.targets > 0.01).sum(1) == 2).any(), "invalid test case: nothing was mixed"
     with torch.no_grad():
         logp = training.model(batch.images).double().log_softmax(-1)
     targets = (1 - smoothing) * batch.targets + smoothing / 3
@@ -76,11 +74,11 @@ def test_mixed_labels(tmp_path: Path, augment, smoothing):
     assert first_loss(tmp_path / "two", config) == pytest.approx(expected, rel=1e-6)
 
 
-def test_class_weights_make_rare_classes_count_as_much(tmp_path: Path):
-    """N / (C count) of the images that train, with which every class has the same total weight."""
+def test_class_weights_give_every_class_the_same_total_weight(tmp_path: Path):
+    """The weights are N / (C count) over the training images."""
     path = pictures(tmp_path / "images", {"common": 40, "rare": 10, "some": 20})
     config = once(data=dict(name=f"folder('{path}', 8)"), train=dict(class_weights=True))
-    logp, labels = start(config)
+    logp, labels = untrained_log_probabilities(config)
     counts = torch.bincount(labels)
     assert counts.tolist() == [32, 8, 16]
     weight = torch.tensor([56 / (3 * 32), 56 / (3 * 8), 56 / (3 * 16)], dtype=torch.float64)
@@ -90,7 +88,7 @@ def test_class_weights_make_rare_classes_count_as_much(tmp_path: Path):
     assert first_loss(tmp_path / "run", config) == pytest.approx(expected, rel=1e-6)
 
 
-def test_class_weights_count_the_training_part_only(tmp_path: Path):
+def test_class_weights_count_only_the_training_part(tmp_path: Path):
     path = pictures(tmp_path / "images", {"common": 40, "rare": 10})
     config = tiny(data=dict(name=f"folder('{path}', 8)", validation=0.25), train=dict(class_weights=True))
     training = held(tmp_path / "held", config)
@@ -101,16 +99,16 @@ def test_class_weights_count_the_training_part_only(tmp_path: Path):
     assert len(train) == 30
 
 
-def test_class_weights_by_hand_weigh_the_loss(tmp_path: Path):
+def test_explicit_class_weights_weight_the_loss(tmp_path: Path):
     config = once(train=dict(class_weights=(1, 4, 1)))
-    logp, labels = start(config)
+    logp, labels = untrained_log_probabilities(config)
     weight = torch.tensor([1.0, 4.0, 1.0], dtype=torch.float64)
     weight *= len(labels) / weight[labels].sum()
     expected = -(weight[labels] * logp[torch.arange(96), labels]).mean().item()
     assert first_loss(tmp_path, config) == pytest.approx(expected, rel=1e-6)
 
 
-def test_a_weighted_run_learns_the_rare_class(tmp_path: Path):
+def test_weighted_run_learns_the_rare_class(tmp_path: Path):
     path = pictures(tmp_path / "images", {"common": 60, "rare": 10})
     config = tiny(
         data=dict(name=f"folder('{path}', 8)", validation=0.2), train=dict(class_weights=True, epochs=6, lr=0.02)
@@ -119,7 +117,7 @@ def test_a_weighted_run_learns_the_rare_class(tmp_path: Path):
     assert run.result["test"]["recall"] == [1.0, 1.0]
 
 
-# Clipping: without momentum and at rate 1 the change of the weights is the (clipped) gradient.
+# Clipping: without momentum and at learning rate 1, the change of the weights is the (clipped) gradient.
 PLAIN: dict[str, Any] = dict(optimizer="sgd(momentum=0.0)", lr=1.0, weight_decay=0.0)
 
 
@@ -131,7 +129,7 @@ def change(tmp_path: Path, config: RunConfig) -> Tensor:
     )
 
 
-def test_gradients_are_clipped_to_their_norm_over_all_weights(tmp_path: Path):
+def test_gradients_are_clipped_by_their_norm_over_all_parameters(tmp_path: Path):
     free = change(tmp_path, once(train=PLAIN))
     assert free.norm() > 0.1
     clipped = change(tmp_path, once(train=dict(**PLAIN, clip=0.1)))
@@ -140,7 +138,7 @@ def test_gradients_are_clipped_to_their_norm_over_all_weights(tmp_path: Path):
     torch.testing.assert_close(loose, free, rtol=0, atol=0)
 
 
-def test_the_average_is_that_of_the_weights_after_each_step(tmp_path: Path):
+def test_ema_averages_the_weights_after_each_step(tmp_path: Path):
     config = tiny(model=dict(layout="favor(m=8)"), train=dict(ema=0.8, redraw=2))
     training = held(tmp_path, config)
     average: dict[str, Tensor] = {}
@@ -156,14 +154,14 @@ def test_the_average_is_that_of_the_weights_after_each_step(tmp_path: Path):
     assert any(not torch.equal(average[name], value) for name, value in now.items())
 
 
-def test_the_average_is_what_is_validated_tested_and_loaded(tmp_path: Path):
+def test_ema_weights_are_validated_tested_and_loaded(tmp_path: Path):
     import favorit
 
     with_ema, without = (fit(tmp_path, tiny(train=dict(ema=ema, select="last", epochs=3)))[0] for ema in (0.9, None))
     live, averaged = weights(with_ema), weights(with_ema, "best-ema.safetensors")
     assert all(
         torch.equal(value, weights(without)[name]) for name, value in live.items()
-    )  # averaging does not disturb training
+    )  # EMA does not change training
     assert any(not torch.equal(value, averaged[name]) for name, value in live.items())
     assert [epoch["train_loss"] for epoch in with_ema.epochs] == [epoch["train_loss"] for epoch in without.epochs]
     assert [epoch["validation_loss"] for epoch in with_ema.epochs] != [
@@ -181,7 +179,7 @@ def rows(model: Any) -> list[Tensor]:
 
 
 def draw(config: RunConfig, layer: int, index: int) -> Tensor:
-    """The features that (seed, layer, index) stand for: 8 rows of the 4 numbers of a head."""
+    """The random features of (seed, layer, index): 8 rows of head width 4."""
     return orthogonal_rows(8, 4, seeds.generator(seeds.derive(config.seed, "model"), "features", layer, index)).float()
 
 
@@ -195,7 +193,7 @@ def draw(config: RunConfig, layer: int, index: int) -> Tensor:
         (100, [0] * 12),
     ],
 )
-def test_features_are_drawn_anew_exactly_when_they_must(tmp_path: Path, redraw, indices):
+def test_features_are_redrawn_exactly_at_the_configured_steps(tmp_path: Path, redraw, indices):
     config = tiny(model=dict(layout="favor(m=8)"), train=dict(redraw=redraw), seed=5)
     training = held(tmp_path, config)
     expected = iter(indices)
@@ -205,7 +203,7 @@ def test_features_are_drawn_anew_exactly_when_they_must(tmp_path: Path, redraw, 
             index = next(expected)
             for layer, found in enumerate(rows(training.model)):
                 assert torch.equal(found, draw(config, layer, index))
-        elif isinstance(event, Epoch):  # validation and saving change nothing
+        elif isinstance(event, Epoch):  # validation and checkpoints draw nothing
             epochs += 1
             assert all(
                 torch.equal(found, draw(config, layer, index)) for layer, found in enumerate(rows(training.model))
@@ -219,7 +217,7 @@ def test_draws_differ_by_seed_layer_and_index():
     assert not any(torch.equal(a, b) for a, b in itertools.combinations(found, 2))
 
 
-def test_chosen_features_are_saved_with_the_weights(tmp_path: Path):
+def test_current_features_are_saved_with_the_weights(tmp_path: Path):
     config = tiny(model=dict(layout="favor(m=8)"), train=dict(redraw=4, select="last"))
     saved = {name: value for name, value in weights(fit(tmp_path, config)[0]).items() if name.endswith("rows")}
     assert len(saved) == 2

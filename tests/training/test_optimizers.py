@@ -1,4 +1,4 @@
-"""Every registered optimiser: what it decays, what it splits, and that it finds a minimum."""
+"""Every registered optimiser: weight decay, parameter groups, and convergence on a quadratic."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from training_helpers import first_model, fit, resolved, tiny
 
 @dataclass(frozen=True)
 class Case:
-    """The specs of one registered name, with a rate at which a quadratic falls to a hundredth within 200 steps;
-    `classes` are torch's.
+    """The specs of one registered name, the torch `classes` they build, and a learning rate at which a quadratic falls
+    to 1 % within 200 steps.
     """
 
     specs: tuple[str, ...]
@@ -38,14 +38,14 @@ every = pytest.mark.parametrize(("spec", "case"), SPECS, ids=[spec for spec, _ i
 
 
 class Net(nn.Module):
-    """The names that optimisers look at: matrices in and outside of blocks, vectors, a number."""
+    """The kinds of parameters that optimisers distinguish: matrices inside and outside of blocks, vectors, a scalar."""
 
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
         self.stem = nn.Conv2d(1, 4, 2)
         self.blocks = nn.ModuleList([nn.Linear(4, 4), nn.LayerNorm(4)])
-        self.number = nn.Parameter(torch.ones(()))
+        self.scalar = nn.Parameter(torch.ones(()))
         self.head = nn.Linear(4, 2)
 
 
@@ -54,7 +54,7 @@ def test_every_registered_optimizer_has_a_case():
 
 
 @every
-def test_a_quadratic_falls(spec, case):
+def test_optimizer_minimises_a_quadratic(spec, case):
     model = Net()
     goals = [torch.randn_like(p) for p in model.parameters()]
     optimizers = build_optimizers(model, TrainConfig(optimizer=spec, lr=case.lr, weight_decay=0.0))
@@ -95,7 +95,7 @@ def test_frozen_parameters_are_left_out(spec, case):
     assert seen == {id(p) for p in model.parameters() if p.requires_grad}
 
 
-def test_muon_takes_the_matrices_of_the_blocks_and_nothing_else():
+def test_muon_optimises_only_the_matrices_of_the_blocks():
     config, _ = resolved(tiny())
     model = first_model(config)
     muon, adamw = build_optimizers(model, TrainConfig(optimizer="muon"))
@@ -108,7 +108,7 @@ def test_muon_takes_the_matrices_of_the_blocks_and_nothing_else():
     assert inside.isdisjoint(outside)
 
 
-def test_parameters_of_a_spec_reach_torch():
+def test_spec_parameters_are_passed_to_torch():
     model = Net()
     (optimizer,) = build_optimizers(model, TrainConfig(optimizer="adamw(beta1=0.8, beta2=0.95)"))
     assert optimizer.defaults["betas"] == (0.8, 0.95)
@@ -127,13 +127,13 @@ def test_parameters_of_a_spec_reach_torch():
         ("sgd(momentum=0.0, nesterov=True)", "nesterov"),
     ],
 )
-def test_mistakes(spec, words):
+def test_invalid_optimizer_is_named(spec, words):
     with pytest.raises(FavoritError, match=words.replace("(", r"\(")):
         build_optimizers(Net(), TrainConfig(optimizer=spec))
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_run_learns(tmp_path: Path, name):
+def test_run_learns_with_every_optimizer(tmp_path: Path, name):
     config = tiny(train=dict(epochs=6, optimizer=name, lr=0.02, schedule="constant"))
     _, events = fit(tmp_path, config)
     losses = [event.train_loss for event in events if isinstance(event, Epoch)]

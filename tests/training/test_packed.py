@@ -1,4 +1,4 @@
-"""A packed run reads like its folder, is small, and says in one line what is wrong with it."""
+"""Packed runs read like their folders, are small, and give one-line errors when damaged."""
 
 from __future__ import annotations
 
@@ -48,14 +48,15 @@ def rewritten(packed: favorit.Run, change: Callable[[Members], Any], method: int
     return packed.path
 
 
-def says(action: Callable[[], Any]) -> str:
+def raises_line(action: Callable[[], Any]) -> str:
+    """The message of the FavoritError that `action` raises, which must be one line."""
     with pytest.raises(FavoritError) as error:
         action()
     assert "\n" not in str(error.value)
     return str(error.value)
 
 
-def by_six_digits(record: dict[str, Any]) -> dict[str, Any]:
+def rounded_to_six_digits(record: dict[str, Any]) -> dict[str, Any]:
     return {key: float(f"{value:.6g}") if isinstance(value, float) else value for key, value in record.items()}
 
 
@@ -65,7 +66,7 @@ def by_six_digits(record: dict[str, Any]) -> dict[str, Any]:
 def test_packed_run_reads_like_its_folder(run, packed):
     assert packed.path.name == f"{run.id}.zip"
     assert (packed.id, packed.result, packed.config) == (run.id, run.result, run.config)
-    assert packed.epochs == [by_six_digits(record) for record in run.epochs]
+    assert packed.epochs == [rounded_to_six_digits(record) for record in run.epochs]
     for name in ("predicted", "confidence", "correct"):
         assert np.array_equal(getattr(packed.predictions, name), getattr(run.predictions, name))
     assert packed.predictions.labels_digest == run.predictions.labels_digest
@@ -76,11 +77,11 @@ def test_table_of_packed_runs_equals_that_of_folders(run, packed):
     assert favorit.runs(packed.path.parent).equals(favorit.runs(run.path.parent))
 
 
-def test_packed_run_is_found_without_its_ending(run, packed):
+def test_packed_run_is_found_without_its_suffix(run, packed):
     assert favorit.Run(packed.path.with_suffix("")).result == run.result
 
 
-def test_full_and_packed_run_of_one_folder_are_listed_once(run, packed):
+def test_folder_and_packed_file_of_one_run_are_listed_once(run, packed):
     shutil.copytree(run.path, packed.path.parent / run.id)
     assert favorit.runs(packed.path.parent).id.tolist() == [run.id]
     assert isinstance(find_run(run.id, packed.path.parent), RunFolder)
@@ -109,8 +110,8 @@ def test_failed_run_packs_and_is_not_trained_again(tmp_path: Path):
     (folder,) = (tmp_path / "runs").iterdir()
     packed = favorit.pack(folder, tmp_path / "packs")
     assert packed.result == favorit.Run(folder).result
-    assert "is failed, not complete" in says(lambda: packed.predictions)
-    assert "failed before: the loss became nan" in says(lambda: fit(tmp_path / "packs", config))
+    assert "is failed, not complete" in raises_line(lambda: packed.predictions)
+    assert "failed before: the loss became nan" in raises_line(lambda: fit(tmp_path / "packs", config))
 
 
 # Format
@@ -133,7 +134,7 @@ def test_packed_run_has_no_weights_and_no_logits(packed):
 
 @pytest.mark.parametrize("classes", CLASSES)
 @pytest.mark.parametrize("images", [1, 2, 7, 8, 101])
-def test_predictions_survive_encoding(classes, images):
+def test_encoded_predictions_decode_to_the_same(classes, images):
     rng = np.random.default_rng(classes * images)
     logits, labels = rng.normal(0, 3, (images, classes)), rng.integers(0, classes, images)
     found = decode(encode(summarize(logits, labels)))
@@ -150,7 +151,7 @@ def test_labels_digest_depends_on_labels_and_their_order():
 
 
 def realistic(folder: Path, classes: int, epochs: int) -> RunFolder:
-    """A run as training leaves it, of 10,000 test images and random numbers with all their digits."""
+    """A run with 10,000 test images and random values with all digits, in the files that training writes."""
     rng = np.random.default_rng(0)
     run, _ = fit(folder, tiny())
     labels = rng.integers(0, classes, 10_000)
@@ -162,7 +163,7 @@ def realistic(folder: Path, classes: int, epochs: int) -> RunFolder:
     confusion = rng.integers(0, 50, (classes, classes)).tolist()
     per_class = {name: rng.random(classes).tolist() for name in ("precision", "recall", "f1")}
     found.write_result({**result, "test": {**result["test"], **per_class, "confusion": confusion}})
-    # Fields of a run that evaluates the test set after each epoch, too.
+    # Watched runs also have test fields in each epoch.
     extra = ("test_loss", "test_accuracy", "test_seconds")
     records = []
     for epoch in range(epochs):
@@ -192,7 +193,7 @@ def test_thousand_packed_runs_take_20_megabytes_and_load_in_two_seconds(tmp_path
         assert favorit.runs(folder).status.tolist() == ["complete"] * 1000
         return time.process_time() - start
 
-    # It takes 0.3 s; the least of some tries, as neighbours slow a process down even in its own time.
+    # It takes 0.3 s. The minimum of several tries, because other processes slow down even the process time.
     assert min(seconds() for _ in range(3)) < 1.5
 
 
@@ -206,18 +207,18 @@ def test_hundred_epochs_take_20_kilobytes(tmp_path: Path):
 @pytest.mark.parametrize(
     "action", [favorit.load, evaluate_run, lambda path: predict_files(path, [])], ids=["load", "evaluate", "predict"]
 )
-def test_what_needs_weights_names_the_command_that_trains_them(packed, action):
-    message = says(lambda: action(packed.path))
+def test_weights_of_a_packed_run_are_an_error_with_the_command_to_retrain(packed, action):
+    message = raises_line(lambda: action(packed.path))
     assert "is a packed run, which has no weights" in message
-    assert message.endswith(f"favorit train --config {packed.path} --out runs")
+    assert message.endswith(f"train it again with favorit train --config {packed.path} --out runs")
 
 
-def test_command_that_retrains_avoids_a_folder_with_the_packed_run(
-    packed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_retrain_command_avoids_a_folder_with_the_packed_run(packed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     shutil.copytree(packed.path.parent, tmp_path / "runs")
-    assert says(lambda: favorit.load(f"runs/{packed.id}")).endswith(f"--config runs/{packed.id}.zip --out retrained")
+    assert raises_line(lambda: favorit.load(f"runs/{packed.id}")).endswith(
+        f"--config runs/{packed.id}.zip --out retrained"
+    )
 
 
 # Bad input
@@ -265,8 +266,8 @@ RECORD_DAMAGE: dict[str, tuple[Callable[[Members], Any], str]] = {
     "no result": (without("result.json"), "is damaged (no result.json)"),
     "no epochs": (without("epochs.jsonl"), "is damaged (no epochs.jsonl)"),
     "no predictions": (without("predictions.npz"), "is damaged (no predictions.npz)"),
-    "config is no JSON": (replaced("config.json", b"{"), "config.json is damaged"),
-    "result is no object": (replaced("result.json", b"[]"), "result.json is damaged (no object with a schema)"),
+    "config is not JSON": (replaced("config.json", b"{"), "config.json is damaged"),
+    "result is not an object": (replaced("result.json", b"[]"), "result.json is damaged (no object with a schema)"),
     "result without test": (
         replaced("result.json", b'{"schema": 1, "status": "complete"}'),
         "result.json is damaged (no test)",
@@ -275,7 +276,7 @@ RECORD_DAMAGE: dict[str, tuple[Callable[[Members], Any], str]] = {
     "bomb": (bomb, "more than 67,108,864"),
 }
 PREDICTION_DAMAGE: dict[str, Callable[[Members], Any]] = {
-    "no zip": replaced("predictions.npz", b"half"),
+    "not a zip": replaced("predictions.npz", b"half"),
     "no arrays": replaced("predictions.npz", zipped({}, zipfile.ZIP_STORED)),
     "bomb": inner_bomb,
     "huge shape": huge_shape,
@@ -284,11 +285,11 @@ PREDICTION_DAMAGE: dict[str, Callable[[Members], Any]] = {
 
 
 @pytest.mark.parametrize("name", RECORD_DAMAGE)
-def test_damaged_packed_run_is_one_line_and_hides_no_other(run, packed, name):
+def test_damaged_packed_run_is_a_one_line_error_and_hides_no_other_run(run, packed, name):
     change, words = RECORD_DAMAGE[name]
     path = rewritten(packed, change)
     shutil.copytree(run.path, path.parent / "other")
-    message = says(lambda: packed.result)
+    message = raises_line(lambda: packed.result)
     assert words in message
     assert str(path) in message
     rows = {row["id"]: row for _, row in favorit.runs(path.parent).iterrows()}
@@ -297,14 +298,14 @@ def test_damaged_packed_run_is_one_line_and_hides_no_other(run, packed, name):
 
 
 @pytest.mark.parametrize("name", PREDICTION_DAMAGE)
-def test_damaged_predictions_are_one_line(packed, name):
+def test_damaged_predictions_are_a_one_line_error(packed, name):
     path = rewritten(packed, PREDICTION_DAMAGE[name])
-    message = says(lambda: packed.predictions)
+    message = raises_line(lambda: packed.predictions)
     assert message.startswith(f"{path}{os.sep}predictions.npz is damaged (")
     assert message.endswith(f"restore it, or delete {path} and train again")
 
 
-def test_packed_run_cut_or_changed_anywhere_raises_nothing_but_one_line(packed):
+def test_truncated_or_flipped_bits_give_only_one_line_errors(packed):
     whole = packed.path.read_bytes()
     expected = packed.result
     draw = random.Random(0)
@@ -321,37 +322,39 @@ def test_packed_run_cut_or_changed_anywhere_raises_nothing_but_one_line(packed):
             assert len(packed.predictions.correct) == 48
         except FavoritError as error:
             refused.append(str(error))
-    assert len(refused) > 400, "checksums see nearly all of it"
+    assert len(refused) > 400, "checksums detect nearly all damage"
     assert [message for message in refused if "\n" in message] == []
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
-def test_compression_that_cannot_be_bounded_is_refused(packed, method):
+def test_compression_without_a_size_bound_is_rejected(packed, method):
     rewritten(packed, lambda members: None, method)
-    assert f"is compressed by method {method}, not deflate" in says(lambda: packed.result)
+    assert f"has compression method {method}, not deflate" in raises_line(lambda: packed.result)
 
 
-def test_name_that_is_not_the_identifier_is_one_line(run, packed):
+def test_file_name_that_is_not_the_run_id_is_a_one_line_error(run, packed):
     other = packed.path.rename(packed.path.with_name("best.zip"))
-    assert says(lambda: favorit.Run(other).result) == f"{other} holds the run {run.id}: name it {run.id}.zip"
+    assert (
+        raises_line(lambda: favorit.Run(other).result) == f"{other} holds the run {run.id}: rename it to {run.id}.zip"
+    )
     assert favorit.runs(other.parent).status.tolist() == ["damaged"]
 
 
-def test_member_that_leads_out_of_the_folder_is_not_read(run, packed, tmp_path: Path):
+def test_member_path_outside_the_folder_is_not_read(run, packed, tmp_path: Path):
     before = sorted(tmp_path.rglob("*"))
     rewritten(packed, replaced("../../escaped", b"x"))
     assert packed.result == run.result
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_file_that_is_not_there_is_one_line(tmp_path: Path):
-    message = says(lambda: favorit.Run(tmp_path / "0123456789abcdef.zip").result)
+def test_missing_packed_file_is_a_one_line_error(tmp_path: Path):
+    message = raises_line(lambda: favorit.Run(tmp_path / "0123456789abcdef.zip").result)
     assert (
         message
         == f"{tmp_path / '0123456789abcdef.zip'} is not a run: No such file or directory; `favorit runs` lists runs"
     )
 
 
-def test_half_written_files_are_not_listed(packed):
+def test_partially_written_files_are_not_listed(packed):
     (packed.path.parent / f".{packed.path.name}.123").write_bytes(b"half")
     assert [each.id for each in stored_runs(packed.path.parent)] == [packed.id]

@@ -1,4 +1,4 @@
-"""The runs of a folder as a table: one row for each, whatever state it is in."""
+"""The runs of a folder as a table: one row for each run in any state."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from training_helpers import fit, tiny
 
 @pytest.fixture(scope="module")
 def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A complete run, a failed one, and one that was stopped in its second epoch."""
+    """A complete run, a failed run, and a run that was stopped in its second epoch."""
     out = tmp_path_factory.mktemp("shelf")
     fit(out, tiny())
     with pytest.raises(FavoritError):
@@ -36,7 +36,7 @@ def by_status(table: pandas.DataFrame) -> dict[str, pandas.Series]:
     return {row["status"]: row for _, row in table.iterrows()}
 
 
-def test_complete_failed_and_stopped(shelf):
+def test_complete_failed_and_stopped_runs_have_rows(shelf):
     table = favorit.runs(shelf)
     assert isinstance(table, pandas.DataFrame)
     rows = by_status(table)
@@ -64,7 +64,7 @@ def test_every_field_of_the_configuration_is_a_column(shelf):
     assert "schema" not in table
 
 
-def test_a_run_that_is_held_is_training(shelf):
+def test_locked_run_has_status_training(shelf):
     (stopped,) = favorit.runs(shelf).query("status == 'stopped'").id
     with RunFolder(shelf / stopped).lock():
         assert favorit.runs(shelf).query(f"id == '{stopped}'").status.tolist() == ["training"]
@@ -73,7 +73,7 @@ def test_a_run_that_is_held_is_training(shelf):
 
 @pytest.mark.parametrize("name", ["config.json", "result.json", "epochs.jsonl"])
 @pytest.mark.parametrize("junk", ["{\n", "[]\n", "{}\n"], ids=["cut", "a list", "empty"])
-def test_one_damaged_run_does_not_hide_the_others(shelf, tmp_path: Path, name, junk):
+def test_damaged_run_does_not_hide_the_others(shelf, tmp_path: Path, name, junk):
     if name == "epochs.jsonl" and junk != "{\n":
         junk = "x\n"
     out = Path(shutil.copytree(shelf, tmp_path / "runs"))
@@ -85,7 +85,7 @@ def test_one_damaged_run_does_not_hide_the_others(shelf, tmp_path: Path, name, j
     assert str(out / victim / name) in rows["damaged"]["error"]
 
 
-def test_a_section_that_is_missing_is_damage(shelf, tmp_path: Path):
+def test_missing_section_is_damage(shelf, tmp_path: Path):
     out = Path(shutil.copytree(shelf, tmp_path / "runs"))
     victim = out / by_status(favorit.runs(out))["complete"]["id"] / "config.json"
     saved = json.loads(victim.read_text())
@@ -94,7 +94,7 @@ def test_a_section_that_is_missing_is_damage(shelf, tmp_path: Path):
     assert sorted(by_status(favorit.runs(out))) == ["damaged", "failed", "stopped"]
 
 
-def test_what_is_no_run_is_not_listed(shelf, tmp_path: Path):
+def test_folders_and_files_that_are_not_runs_are_not_listed(shelf, tmp_path: Path):
     out = Path(shutil.copytree(shelf, tmp_path / "runs"))
     (out / "tensorboard").mkdir()
     (out / "notes.txt").write_text("mine")
@@ -103,19 +103,19 @@ def test_what_is_no_run_is_not_listed(shelf, tmp_path: Path):
     assert len(favorit.runs(out)) == 3
 
 
-def test_an_empty_or_missing_folder_is_an_empty_table(tmp_path: Path):
+def test_empty_or_missing_folder_gives_an_empty_table(tmp_path: Path):
     assert favorit.runs(tmp_path).empty
     assert favorit.runs(tmp_path / "nowhere").empty
 
 
-def test_reading_changes_nothing(shelf):
+def test_reading_runs_changes_no_file(shelf):
     before = {path: path.stat().st_mtime_ns for path in shelf.rglob("*")}
     favorit.runs(shelf)
     assert {path: path.stat().st_mtime_ns for path in shelf.rglob("*")} == before
 
 
-def test_times_come_with_the_environment_they_were_measured_in(shelf):
-    """Which runs may be compared is decided by it."""
+def test_environment_of_the_times_is_in_the_table(shelf):
+    """The environment decides which runs may be compared by time."""
     row = by_status(favorit.runs(shelf))["complete"]
     environment = favorit.Run(shelf / row["id"]).result["environment"]
     known = {key: value for key, value in environment.items() if value is not None}

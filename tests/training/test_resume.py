@@ -1,6 +1,4 @@
-"""Processes that are really killed, at many places: the same call goes on and ends with the same numbers, bit for
-bit.
-"""
+"""Processes killed at many places: rerunning resumes and ends with a bit-equal result."""
 
 from __future__ import annotations
 
@@ -19,14 +17,14 @@ from training_helpers import LIVELY, PATIENCE, Outcome, assert_bit_equal, finish
 
 MUON: dict[str, Any] = dict(LIVELY, train={**LIVELY["train"], "optimizer": "muon"})
 
-# Three epochs of six steps, the second best. What is left in the folder by a process that dies there.
+# Three epochs of six steps; the second is best. Place of the kill -> files that must be left in the folder.
 PLACES: dict[str, set[str]] = {
     "step 1": {"config.json", "lock", "epochs.jsonl"},
     "step 4": {"checkpoint-3"},
-    "step 6": {"checkpoint-5"},  # an epoch trained, not validated
+    "step 6": {"checkpoint-5"},  # the epoch is trained but not validated
     "epoch 1": {"checkpoint-6", "best.safetensors", "best-ema.safetensors"},
     "step 9": {"checkpoint-8"},
-    "epoch 3": {"checkpoint-18"},  # all trained, nothing tested
+    "epoch 3": {"checkpoint-18"},  # trained but not tested
     "weights 8": {"checkpoint-7", "writing-8"},
     "weights 12": {"checkpoint-11", "writing-12"},
     "old 7": {"checkpoint-7", "checkpoint-8"},
@@ -38,7 +36,7 @@ PLACES: dict[str, set[str]] = {
     "replace predictions.npz 1": {"checkpoint-18"},
     "replace result.json 1": {"checkpoint-18", "predictions.npz"},
 }
-TIDYING = "old 18"  # all done, the result written, the last checkpoint half removed
+TIDYING = "old 18"  # the result is written, the last checkpoint partly deleted
 COMPLETE = {
     "config.json",
     "lock",
@@ -48,12 +46,12 @@ COMPLETE = {
     "predictions.npz",
     "result.json",
 }
-AGAIN = ["step 2"] * 12  # the same run, killed every two steps until it is through
+AGAIN = ["step 2"] * 12  # the same run, killed at every second step
 
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Callable[[dict[str, Any]], Outcome]:
-    """What a configuration ends with when nobody disturbs it."""
+    """The outcome of an uninterrupted run."""
     kept: dict[str, Outcome] = {}
 
     def outcome(sections: dict[str, Any]) -> Outcome:
@@ -67,22 +65,22 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Callable[[dict[str, A
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a run for each place, its process killed there."""
+    """A folder with one killed run for each place."""
     out = tmp_path_factory.mktemp("killed")
     jobs = [dict(config=plain(**LIVELY), out=str(out / place), place=place) for place in (*PLACES, TIDYING)]
     jobs += [dict(config=plain(**LIVELY), out=str(out / "again"), place=place) for place in AGAIN]
     jobs += [dict(config=plain(**MUON), out=str(out / "muon"), place="step 9")]
     (out / "jobs.json").write_text(json.dumps(jobs))
-    status, said, errors = finish(start(Path(__file__).with_name("killed.py"), out / "jobs.json"))
+    status, output, errors = finish(start(Path(__file__).with_name("killed.py"), out / "jobs.json"))
     assert (status, errors) == (0, "")
-    ends = [json.loads(line) for line in said.splitlines()]
-    # Of two steps the second is lost but where it ends an epoch, so that a process of AGAIN adds one step and dies.
+    ends = [json.loads(line) for line in output.splitlines()]
+    # Each process of AGAIN gains one step: unless the second ends an epoch, the process dies before its checkpoint.
     assert [end["ended"] for end in ends] == ["SIGKILL"] * len(jobs), ends
     return out
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_killed_there_and_trained_on(killed: Path, reference, place):
+def test_run_killed_at_any_place_resumes_bit_equal(killed: Path, reference, place):
     (folder,) = (killed / place).iterdir()
     left = {path.name for path in folder.iterdir()}
     assert PLACES[place] <= left, left
@@ -93,7 +91,7 @@ def test_killed_there_and_trained_on(killed: Path, reference, place):
     assert {path.name for path in folder.iterdir()} == COMPLETE
 
 
-def test_killed_while_it_tidied_it_is_complete_and_tidied_when_asked_for_again(killed: Path, reference):
+def test_run_killed_while_tidying_is_complete_and_tidied_by_a_rerun(killed: Path, reference):
     (folder,) = (killed / TIDYING).iterdir()
     left = {path.name for path in folder.iterdir()}
     assert left == COMPLETE | {"checkpoint-18"}
@@ -103,8 +101,8 @@ def test_killed_while_it_tidied_it_is_complete_and_tidied_when_asked_for_again(k
     assert {path.name for path in folder.iterdir()} == COMPLETE
 
 
-def test_only_what_is_missing_is_trained(killed: Path, reference, tmp_path: Path):
-    """Of a run killed in step 9 of 18, steps 9 to 18 are left."""
+def test_resume_trains_only_the_missing_steps(killed: Path, reference, tmp_path: Path):
+    """A run killed in step 9 of 18 has steps 9 to 18 left."""
     import shutil
 
     shutil.copytree(killed / "muon", tmp_path / "muon")
@@ -112,21 +110,21 @@ def test_only_what_is_missing_is_trained(killed: Path, reference, tmp_path: Path
     assert [event.epoch * 6 + event.step for event in events if isinstance(event, Step)] == list(range(9, 19))
 
 
-def test_killed_again_and_again(killed: Path, reference):
+def test_run_killed_many_times_resumes_bit_equal(killed: Path, reference):
     run, events = fit(killed / "again", tiny(**LIVELY))
     assert 0 < sum(isinstance(event, Step) for event in events) < 18
     assert_bit_equal(Outcome.of(run), reference(LIVELY))
 
 
-def test_muon_goes_on_too(killed: Path, reference):
+def test_run_with_muon_resumes_bit_equal(killed: Path, reference):
     run, _ = fit(killed / "muon", tiny(**MUON))
     assert_bit_equal(Outcome.of(run), reference(MUON))
     assert Outcome.of(run).epochs != reference(LIVELY).epochs
 
 
 @pytest.mark.parametrize("changes", [dict(), dict(select="last")])
-def test_killed_where_patience_ran_out_it_does_not_go_on(tmp_path: Path, changes):
-    """The checkpoint of the last epoch is there, the result is not: nothing but testing is left to do."""
+def test_run_killed_after_early_stopping_only_tests(tmp_path: Path, changes):
+    """The checkpoint of the last epoch exists but not the result, so only the test is left."""
     config = tiny(train=dict(epochs=10, lr=0.03, schedule="constant", patience=1, **changes))
     whole, _ = fit(tmp_path / "whole", config)
     last = len(whole.epochs)
@@ -144,8 +142,8 @@ def test_killed_where_patience_ran_out_it_does_not_go_on(tmp_path: Path, changes
     assert_bit_equal(Outcome.of(run), Outcome.of(whole))
 
 
-def test_the_command_killed_from_outside_and_given_again(tmp_path: Path):
-    """No trap inside: `favorit train` in a process, SIGKILL from another, and the same command again."""
+def test_train_command_killed_by_another_process_resumes_bit_equal(tmp_path: Path):
+    """`favorit train` gets SIGKILL from another process; then the same command runs again."""
     config = plain(**{**LIVELY, "train": {**LIVELY["train"], "epochs": 20}})
     (tmp_path / "config.yaml").write_text(json.dumps(config))  # JSON is YAML
     command = ["-m", "favorit", "train", "--config", tmp_path / "config.yaml", "--accelerator", "cpu", "--out"]
@@ -158,9 +156,9 @@ def test_the_command_killed_from_outside_and_given_again(tmp_path: Path):
     process.kill()
     assert finish(process)[0] == -9
     assert not list(tmp_path.glob("runs/*/result.json"))
-    status, said, errors = finish(start(*command, tmp_path / "runs"))
+    status, output, errors = finish(start(*command, tmp_path / "runs"))
     assert (status, errors) == (0, "")
-    assert "epoch   1/20" not in said
-    assert "epoch  20/20" in said
+    assert "epoch   1/20" not in output
+    assert "epoch  20/20" in output
     (folder,) = (path for path in (tmp_path / "runs").iterdir() if path.is_dir())
     assert_bit_equal(Outcome.of(favorit.Run(folder)), Outcome.of(fit(tmp_path / "whole", RunConfig(**config))[0]))

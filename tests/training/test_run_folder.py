@@ -1,4 +1,4 @@
-"""A run folder that is half written, damaged, another's or full: one clear line, and nothing lost that was complete."""
+"""Run folders that are incomplete, damaged, locked or on a full disk: one-line errors, no loss of complete data."""
 
 from __future__ import annotations
 
@@ -67,15 +67,15 @@ def folder(half, tmp_path: Path) -> Path:
     return Path(shutil.copytree(run, tmp_path / "runs" / run.name))
 
 
-def goes_on(folder: Path, complete: favorit.Run, first_step: int) -> None:
-    """The same call finishes the run, from that step of the twelve on."""
+def resumes(folder: Path, complete: favorit.Run, first_step: int) -> None:
+    """The same call finishes the run, starting at step `first_step` of twelve."""
     run, events = fit(folder.parent, CONFIG)
     assert [event.epoch * 6 + event.step for event in events if isinstance(event, Step)] == list(range(first_step, 13))
     assert_bit_equal(Outcome.of(run), Outcome.of(complete))
 
 
-def says(action: Any, *words: str | Path) -> str:
-    """A FavoritError of one line with these words."""
+def raises_line(action: Any, *words: str | Path) -> str:
+    """Asserts that `action` raises a FavoritError of one line with these words."""
     with pytest.raises(FavoritError) as error:
         action()
     message = str(error.value)
@@ -85,63 +85,63 @@ def says(action: Any, *words: str | Path) -> str:
     return message
 
 
-# Half written.
+# Incomplete.
 
 
-def test_as_it_was_interrupted_it_goes_on(folder, complete):
-    goes_on(folder, complete, 9)
+def test_interrupted_run_resumes_from_its_checkpoint(folder, complete):
+    resumes(folder, complete, 9)
 
 
-def test_a_folder_with_nothing_in_it_is_a_run_that_begins(tmp_path: Path, complete):
+def test_empty_folder_starts_the_run(tmp_path: Path, complete):
     folder = tmp_path / "runs" / complete.id
     folder.mkdir(parents=True)
-    goes_on(folder, complete, 1)
+    resumes(folder, complete, 1)
 
 
-def test_without_config_it_goes_on_and_has_one_again(folder, complete):
+def test_missing_config_of_an_unfinished_run_is_rewritten(folder, complete):
     (folder / "config.json").unlink()
-    goes_on(folder, complete, 9)
+    resumes(folder, complete, 9)
     assert RunFolder(folder).config() == RunFolder(complete.path).config()
 
 
-def test_a_damaged_config_of_an_unfinished_run_is_written_anew(folder, complete):
+def test_damaged_config_of_an_unfinished_run_is_rewritten(folder, complete):
     (folder / "config.json").write_text("{")
-    goes_on(folder, complete, 9)
+    resumes(folder, complete, 9)
 
 
-def test_a_record_cut_short_does_not_count(folder, complete):
+def test_truncated_last_record_is_ignored(folder, complete):
     with open(folder / "epochs.jsonl", "a") as file:
         file.write('{"epoch": 1, "train_lo')
     assert len(RunFolder(folder).epochs()) == 1
-    goes_on(folder, complete, 9)
+    resumes(folder, complete, 9)
 
 
-def test_records_that_the_checkpoint_does_not_know_of_are_cut(folder, complete):
+def test_records_after_the_checkpoint_are_removed(folder, complete):
     with open(folder / "epochs.jsonl", "a") as file:
         file.write(json.dumps({"epoch": 1, "train_loss": 0.0, "best": True}) + "\n")
-    goes_on(folder, complete, 9)
+    resumes(folder, complete, 9)
 
 
-def test_what_killed_processes_left_half_written_is_ignored_and_removed(folder, complete):
+def test_partial_files_of_killed_processes_are_ignored_and_removed(folder, complete):
     shutil.copytree(folder / "checkpoint-8", folder / "writing-11")
     (folder / "writing-11" / "state.pt").unlink()
     (folder / "writing-9").mkdir()
     (folder / ".best.safetensors.123").write_bytes(b"half")
     (folder / ".result.json.45").write_text("{")
-    goes_on(folder, complete, 9)
+    resumes(folder, complete, 9)
     assert {path.name for path in folder.iterdir()} == {path.name for path in complete.path.iterdir()}
 
 
-def test_without_a_checkpoint_it_begins_again(folder, complete):
+def test_missing_checkpoint_restarts_the_run(folder, complete):
     shutil.rmtree(folder / "checkpoint-8")
-    goes_on(folder, complete, 1)
+    resumes(folder, complete, 1)
 
 
-def test_of_two_checkpoints_the_newer_counts(folder, complete):
+def test_newer_of_two_checkpoints_is_used(folder, complete):
     older = folder / "checkpoint-7"
     older.mkdir()
     (older / "state.pt").write_bytes(b"half removed")
-    goes_on(folder, complete, 9)
+    resumes(folder, complete, 9)
 
 
 # Damaged.
@@ -154,7 +154,7 @@ JUNK = {
     "a number": "3",
     "no schema": "{}",
     "schema of text": '{"schema": "x"}',
-    "nothing else": '{"schema": 1}',
+    "schema only": '{"schema": 1}',
 }
 
 
@@ -165,12 +165,12 @@ def test_damaged_json_is_named(finished, name, junk):
     path.write_bytes(junk if isinstance(junk, bytes) else junk.encode())
     words = (path, "is damaged", f"delete {finished.path} and train again")
     if name == "config.json":
-        says(lambda: favorit.load(finished), *words)
-        says(lambda: evaluate_run(finished.path), *words)
-        says(lambda: finished.config, *words)
+        raises_line(lambda: favorit.load(finished), *words)
+        raises_line(lambda: evaluate_run(finished.path), *words)
+        raises_line(lambda: finished.config, *words)
     else:
-        says(lambda: finished.result, *words)
-        says(lambda: fit(finished.path.parent, CONFIG), *words)
+        raises_line(lambda: finished.result, *words)
+        raises_line(lambda: fit(finished.path.parent, CONFIG), *words)
 
 
 @pytest.mark.parametrize("name", ["config.json", "result.json"])
@@ -178,46 +178,54 @@ def test_files_of_a_newer_version_ask_for_an_upgrade(finished, name):
     path = finished.path / name
     path.write_text(json.dumps({**json.loads(path.read_text()), "schema": 2}))
     action = (lambda: favorit.load(finished)) if name == "config.json" else (lambda: finished.result)
-    says(action, path, "newer favorit (schema 2, this one reads 1)", "upgrade")
+    raises_line(action, path, "newer favorit (schema 2, this one reads 1)", "upgrade")
 
 
 @pytest.mark.parametrize("text", ["{\n", "\x00\n", '{"epoch": 0\n{"epoch": 1}\n'])
-def test_a_damaged_record_in_the_middle_is_named(folder, text):
+def test_damaged_record_before_the_last_is_named(folder, text):
     (folder / "epochs.jsonl").write_text(text + '{"epoch": 1}\n')
-    says(lambda: fit(folder.parent, CONFIG), folder / "epochs.jsonl", "is damaged", f"delete {folder} and train again")
+    raises_line(
+        lambda: fit(folder.parent, CONFIG), folder / "epochs.jsonl", "is damaged", f"delete {folder} and train again"
+    )
 
 
-def test_fewer_records_than_the_checkpoint_has_seen_are_damage(folder):
-    """A run that went on from there would end with the wrong number of epochs."""
+def test_fewer_records_than_the_checkpoint_are_damage(folder):
+    """A run resumed from there would end with the wrong number of epochs."""
     (folder / "epochs.jsonl").write_text("")
-    says(
+    raises_line(
         lambda: fit(folder.parent, CONFIG),
         folder / "epochs.jsonl",
-        "0 records, where the checkpoint has seen 1 epochs",
+        "0 records, but the checkpoint was written after 1 epochs",
         "train again",
     )
 
 
 @pytest.mark.parametrize(("status", "missing"), [("complete", "test"), ("failed", "error")])
-def test_a_result_without_what_its_status_promises_is_damage(finished, status, missing):
+def test_result_without_the_field_of_its_status_is_damage(finished, status, missing):
     path = finished.path / "result.json"
     path.write_text(json.dumps({"schema": 1, "status": status}))
-    says(lambda: fit(finished.path.parent, CONFIG), path, f"is damaged (no {missing})")
+    raises_line(lambda: fit(finished.path.parent, CONFIG), path, f"is damaged (no {missing})")
 
 
-def test_a_config_that_says_nothing_of_the_data_is_damage(finished):
+def test_config_without_the_data_section_fields_is_damage(finished):
     path = finished.path / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "data": {"digest": "0"}}))
-    says(lambda: favorit.load(finished), path, "is damaged (no channels, classes, image_size, mean, std of the data)")
+    raises_line(
+        lambda: favorit.load(finished),
+        path,
+        "is damaged (its data section lacks channels, classes, image_size, mean, std)",
+    )
 
 
-def test_an_unfinished_run_has_no_result(folder):
-    says(lambda: favorit.Run(folder).result, folder, "is not finished", "train it with the same configuration")
+def test_result_of_an_unfinished_run_is_an_error(folder):
+    raises_line(
+        lambda: favorit.Run(folder).result, folder, "is not finished", "train the same configuration again to resume it"
+    )
 
 
 def test_missing_weights_are_named(finished):
     (finished.path / "best.safetensors").unlink()
-    says(
+    raises_line(
         lambda: favorit.load(finished),
         finished.path / "best.safetensors",
         "is missing",
@@ -225,32 +233,34 @@ def test_missing_weights_are_named(finished):
     )
 
 
-def test_weights_cut_short_are_named(finished):
+def test_truncated_weights_are_named(finished):
     path = finished.path / "best.safetensors"
     path.write_bytes(path.read_bytes()[:1000])
-    says(lambda: favorit.load(finished), path, "damaged", f"delete {finished.path}")
+    raises_line(lambda: favorit.load(finished), path, "damaged", f"delete {finished.path}")
 
 
 def test_weights_of_another_model_are_named(finished, tmp_path: Path):
     other, _ = fit(tmp_path / "other", tiny(model=dict(dim=16), train=dict(epochs=1)))
     shutil.copy(other.path / "best.safetensors", finished.path)
-    says(lambda: favorit.load(finished), finished.path / "best.safetensors", "does not fit this model", "size mismatch")
+    raises_line(
+        lambda: favorit.load(finished), finished.path / "best.safetensors", "does not fit this model", "size mismatch"
+    )
 
 
-def test_a_place_that_is_no_run(tmp_path: Path):
-    says(lambda: favorit.load(tmp_path / "nothing"), tmp_path / "nothing", "is not a run", "favorit runs")
+def test_path_without_a_run_is_named(tmp_path: Path):
+    raises_line(lambda: favorit.load(tmp_path / "nothing"), tmp_path / "nothing", "is not a run", "favorit runs")
     (tmp_path / "file").write_text("")
-    says(lambda: favorit.load(tmp_path / "file"), tmp_path / "file", "is not a run")
+    raises_line(lambda: favorit.load(tmp_path / "file"), tmp_path / "file", "is not a run")
 
 
 # Checkpoints.
 
 
-def test_a_checkpoint_of_another_model_is_named(folder, tmp_path: Path):
+def test_checkpoint_of_another_model_is_named(folder, tmp_path: Path):
     other = interrupt(tmp_path / "other", tiny(model=dict(mlp_dim=24)))
     shutil.rmtree(folder / "checkpoint-8")
     shutil.copytree(other / "checkpoint-8", folder / "checkpoint-8")
-    says(
+    raises_line(
         lambda: fit(folder.parent, CONFIG),
         folder / "checkpoint-8" / "model.safetensors",
         "does not fit this model",
@@ -258,43 +268,43 @@ def test_a_checkpoint_of_another_model_is_named(folder, tmp_path: Path):
     )
 
 
-def test_a_checkpoint_of_another_format_is_named(folder):
+def test_checkpoint_of_another_format_is_named(folder):
     path = folder / "checkpoint-8" / "state.pt"
     torch.save({**torch.load(path, weights_only=True), "format": 2}, path)
-    says(
+    raises_line(
         lambda: fit(folder.parent, CONFIG),
         folder / "checkpoint-8",
-        "format 2, this version reads 1",
+        "format 2, but this version reads 1",
         "delete that folder",
     )
 
 
-def test_a_checkpoint_of_another_optimizer_is_named(folder, tmp_path: Path):
+def test_checkpoint_of_another_optimizer_is_named(folder, tmp_path: Path):
     other = interrupt(tmp_path / "other", tiny(train=dict(optimizer="muon")))
     shutil.copy(other / "checkpoint-8" / "state.pt", folder / "checkpoint-8" / "state.pt")
-    says(lambda: fit(folder.parent, CONFIG), folder / "checkpoint-8", "cannot be resumed from", "delete that folder")
+    raises_line(lambda: fit(folder.parent, CONFIG), folder / "checkpoint-8", "cannot resume from", "delete that folder")
 
 
 @pytest.mark.parametrize("missing", ["state.pt", "model.safetensors"])
-def test_a_checkpoint_without_a_file_is_named(folder, missing):
+def test_checkpoint_with_a_missing_file_is_named(folder, missing):
     (folder / "checkpoint-8" / missing).unlink()
-    says(lambda: fit(folder.parent, CONFIG), folder / "checkpoint-8", missing, "delete")
+    raises_line(lambda: fit(folder.parent, CONFIG), folder / "checkpoint-8", missing, "delete")
 
 
 @pytest.mark.parametrize("content", [b"", b"junk", pickle.dumps([1, 2])], ids=["empty", "junk", "a list"])
-def test_a_damaged_state_is_named(folder, content):
+def test_damaged_checkpoint_state_is_named(folder, content):
     (folder / "checkpoint-8" / "state.pt").write_bytes(content)
-    says(lambda: fit(folder.parent, CONFIG), folder / "checkpoint-8", "cannot be resumed from", "delete that folder")
+    raises_line(lambda: fit(folder.parent, CONFIG), folder / "checkpoint-8", "cannot resume from", "delete that folder")
 
 
 @pytest.mark.parametrize("value", [[1, 2], {"format": 1}, {"format": 1, "progress": {}, "states": [[], []]}], ids=str)
-def test_a_state_that_says_something_else_is_named(folder, value):
+def test_checkpoint_state_of_the_wrong_type_is_named(folder, value):
     torch.save(value, folder / "checkpoint-8" / "state.pt")
-    says(lambda: fit(folder.parent, CONFIG), folder / "checkpoint-8", "cannot be resumed from")
+    raises_line(lambda: fit(folder.parent, CONFIG), folder / "checkpoint-8", "cannot resume from")
 
 
 class Malicious:
-    """Unpickled without care, it writes a file."""
+    """Creates a folder if it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -306,31 +316,29 @@ class Malicious:
 @pytest.mark.parametrize(
     "write", [lambda value, path: torch.save(value, path), lambda value, path: path.write_bytes(pickle.dumps(value))]
 )
-def test_no_pickle_is_trusted(folder, tmp_path: Path, write):
+def test_pickles_are_not_executed(folder, tmp_path: Path, write):
     trap = tmp_path / "sprung"
     write({"format": 1, "progress": Malicious(trap), "states": []}, folder / "checkpoint-8" / "state.pt")
-    says(lambda: fit(folder.parent, CONFIG), folder / "checkpoint-8", "cannot be resumed from", "delete that folder")
+    raises_line(lambda: fit(folder.parent, CONFIG), folder / "checkpoint-8", "cannot resume from", "delete that folder")
     assert not trap.exists()
-    with suppress(RuntimeError):  # a bare pickle is no file of torch's, which torch finds out too late
+    with suppress(RuntimeError):  # torch rejects a bare pickle, but only after it has run
         torch.load(folder / "checkpoint-8" / "state.pt", weights_only=False)
-    assert trap.exists(), "the case is no case: the trap does not work"
+    assert trap.exists(), "invalid test case: the pickle does nothing"
 
 
-def test_the_folder_named_in_the_message_is_the_one_to_delete(folder, complete):
+def test_deleting_the_folder_in_the_message_repairs_the_run(folder, complete):
     (folder / "checkpoint-8" / "state.pt").write_bytes(b"junk")
-    says(lambda: fit(folder.parent, CONFIG), folder / "checkpoint-8")
+    raises_line(lambda: fit(folder.parent, CONFIG), folder / "checkpoint-8")
     shutil.rmtree(folder / "checkpoint-8")
-    goes_on(folder, complete, 1)
+    resumes(folder, complete, 1)
 
 
-# A disk that fills.
+# Full disk.
 
 
 @contextmanager
 def no_file_longer_than(size: int) -> Iterator[None]:
-    """The system itself refuses to write more, as a full disk does: safetensors, torch and Python each say so in their
-    own way.
-    """
+    """The system refuses longer files, as a full disk would. safetensors, torch and Python report that differently."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -348,22 +356,20 @@ def complete_checkpoints(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("size", [0, 5000, 12000])
-def test_writing_that_the_system_refuses_is_an_oserror_and_the_run_goes_on(folder, complete, size):
-    """5000 bytes hold config.json but no weights, 12000 hold weights but not the optimiser."""
+def test_write_error_is_an_oserror_and_the_run_resumes(folder, complete, size):
+    """5000 bytes are enough for config.json but not for weights, 12000 for weights but not for the optimiser."""
     assert (folder / "checkpoint-8" / "model.safetensors").stat().st_size in range(5001, 12000)
     assert (folder / "checkpoint-8" / "state.pt").stat().st_size > 12000
     with no_file_longer_than(size), pytest.raises(OSError, match="File too large"):
         fit(folder.parent, CONFIG, checkpoint_seconds=0)
     assert complete_checkpoints(folder) == ["checkpoint-8"]
     assert not list(folder.glob("writing-*"))
-    goes_on(folder, complete, 9)
+    resumes(folder, complete, 9)
 
 
 @pytest.mark.parametrize("refused", [1, 2, 5, 8, 11, 14, 16, 17])
-def test_a_full_disk_at_any_write_loses_nothing(tmp_path: Path, monkeypatch, refused):
-    """os.fsync says that there is no space at its Nth call: config, record, weights, checkpoints, predictions,
-    result.
-    """
+def test_full_disk_at_any_write_loses_nothing(tmp_path: Path, monkeypatch, refused):
+    """The Nth call of os.fsync raises ENOSPC: config, record, weights, checkpoints, predictions, result."""
     config = tiny(**LIVELY)
     whole, _ = fit(tmp_path / "whole", config)
     calls: list[int] = []
@@ -387,15 +393,15 @@ def test_a_full_disk_at_any_write_loses_nothing(tmp_path: Path, monkeypatch, ref
     assert_bit_equal(Outcome.of(run), Outcome.of(whole))
 
 
-def test_a_folder_that_cannot_be_written(tmp_path: Path):
+def test_output_that_is_a_file_or_cannot_be_written_is_an_error(tmp_path: Path):
     (tmp_path / "runs").write_text("a file where the folder should be")
-    says(lambda: fit(tmp_path / "runs", CONFIG), tmp_path / "runs", "is a file: runs need a folder")
-    says(lambda: favorit.runs(tmp_path / "runs"), tmp_path / "runs", "is a file: runs are in a folder")
+    raises_line(lambda: fit(tmp_path / "runs", CONFIG), tmp_path / "runs", "is a file: give a folder for runs")
+    raises_line(lambda: favorit.runs(tmp_path / "runs"), tmp_path / "runs", "is a file, not a folder of runs")
     with pytest.raises(OSError, match="none"):
         fit(Path("/proc/none"), CONFIG)
 
 
-# Two at once.
+# Concurrent processes.
 
 HOLDER = """
 import sys
@@ -407,14 +413,14 @@ with RunFolder(Path(sys.argv[1])).lock():
 """
 
 
-def test_of_two_processes_one_trains_and_the_other_says_so(folder, complete):
+def test_second_process_on_the_same_run_is_rejected(folder, complete):
     before = {path.name for path in folder.iterdir()}
     process = start("-c", HOLDER, folder, stdin=-1)
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
-        says(
-            lambda: fit(folder.parent, CONFIG), folder, "is being trained by another process", "wait for it, or stop it"
+        raises_line(
+            lambda: fit(folder.parent, CONFIG), folder, "is being trained by another process", "wait for it or stop it"
         )
         assert {path.name for path in folder.iterdir()} == before
         assert favorit.runs(folder.parent).status.tolist() == ["training"]
@@ -422,34 +428,34 @@ def test_of_two_processes_one_trains_and_the_other_says_so(folder, complete):
     finally:
         process.kill()
         process.communicate()
-    goes_on(folder, complete, 9)  # the system took the lock from the dead
+    resumes(folder, complete, 9)  # the system releases the lock of a dead process
 
 
-def test_whoever_looks_is_waited_for_however_long_that_takes(folder, complete, monkeypatch):
-    """As `favorit runs` does, stopped by the machine in the middle of its look."""
+def test_trainer_waits_for_a_reader_lock_without_timeout(folder, complete, monkeypatch):
+    """`favorit runs` holds a shared lock while it reads a run, and may be stopped meanwhile."""
     from favorit.training import folder as module
 
-    take = module._take
-    with open(folder / "lock") as looking:
-        fcntl.flock(looking, fcntl.LOCK_SH)
-        ending = Timer(1.0, lambda: fcntl.flock(looking, fcntl.LOCK_UN))
+    original = module._lock_exclusively
+    with open(folder / "lock") as reader:
+        fcntl.flock(reader, fcntl.LOCK_SH)
+        release = Timer(1.0, lambda: fcntl.flock(reader, fcntl.LOCK_UN))
 
-        def taking(file: Any) -> bool:
-            ending.start()
-            return take(file)
+        def lock(file: Any) -> bool:
+            release.start()
+            return original(file)
 
-        monkeypatch.setattr(module, "_take", taking)
-        goes_on(folder, complete, 9)
-        ending.join()
+        monkeypatch.setattr(module, "_lock_exclusively", lock)
+        resumes(folder, complete, 9)
+        release.join()
 
 
-def test_the_lock_is_free_again_after_a_failure(folder):
+def test_lock_is_released_after_a_failure(folder):
     (folder / "checkpoint-8" / "state.pt").write_bytes(b"junk")
     for _ in range(2):
-        says(lambda: fit(folder.parent, CONFIG), "cannot be resumed from")
+        raises_line(lambda: fit(folder.parent, CONFIG), "cannot resume from")
 
 
-def test_a_configuration_that_cannot_be_built_leaves_no_run(tmp_path: Path):
+def test_configuration_that_cannot_be_built_leaves_no_run(tmp_path: Path):
     for config in (
         tiny(train=dict(optimizer="adamm")),
         tiny(data=dict(folds=3, fold=3)),
@@ -460,14 +466,14 @@ def test_a_configuration_that_cannot_be_built_leaves_no_run(tmp_path: Path):
     assert favorit.runs(tmp_path).empty
 
 
-def test_ema_weights_are_checked_like_the_others(tmp_path: Path):
+def test_damaged_ema_weights_are_named(tmp_path: Path):
     run, _ = fit(tmp_path, tiny(train=dict(ema=0.5, epochs=1)))
     save_file({"x": torch.zeros(1)}, run.path / "best-ema.safetensors")
-    says(lambda: favorit.load(run), run.path / "best-ema.safetensors", "does not fit this model")
+    raises_line(lambda: favorit.load(run), run.path / "best-ema.safetensors", "does not fit this model")
 
 
-def test_checkpoints_are_seconds_apart(tmp_path: Path, monkeypatch):
-    """One in five seconds of a clock that moves one second with each look."""
+def test_checkpoints_are_written_at_the_configured_interval(tmp_path: Path, monkeypatch):
+    """The fake clock advances one second at each call. An interval of 4 seconds then means every fourth step."""
     from favorit.training import engine
 
     seconds = iter(range(10_000))
@@ -486,6 +492,6 @@ def test_checkpoints_are_seconds_apart(tmp_path: Path, monkeypatch):
     assert sum(isinstance(event, Epoch) for event in events) == 1
 
 
-def test_epochs_are_read_as_written(complete):
+def test_epoch_records_are_read_as_written(complete):
     assert RunFolder(complete.path).epochs() == complete.epochs
     assert [record["epoch"] for record in untimed(complete)] == [0, 1]

@@ -1,6 +1,4 @@
-"""The identifier of a run is a function of what it means: the same under other words, and never another one without a
-reason.
-"""
+"""Run ids are a function of the meaning of a configuration: pinned, and independent of how it is written."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from favorit import RunConfig
 from favorit.training.run import run_id
 from training_helpers import LIVELY, fit, pictures, plain, resolved, tiny
 
-# Changing one of these orphans every run that was made with such a configuration: only on purpose, and said in
+# Changing one of these ids orphans every run with such a configuration. Do it only on purpose, and say so in
 # CHANGELOG.md.
 IDENTIFIERS: dict[str, tuple[dict[str, Any], str]] = {
     "default": (dict(), "c35fc88901479396"),
@@ -54,11 +52,11 @@ def identifier(**sections: Any) -> str:
 
 
 @pytest.mark.parametrize(("sections", "expected"), IDENTIFIERS.values(), ids=IDENTIFIERS)
-def test_pinned(sections, expected):
+def test_run_id_is_pinned(sections, expected):
     assert identifier(**sections) == expected
 
 
-def test_what_differs_has_another_identifier():
+def test_different_configurations_have_different_ids():
     assert len({identifier(**sections) for sections, _ in IDENTIFIERS.values()}) == len(IDENTIFIERS)
     assert identifier() != identifier(seed=1)
 
@@ -68,7 +66,7 @@ SAME: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         dict(model=dict(layout="all_performer", performer="relu(m=64)")),
         dict(model=dict(layout="relu(m=64)")),
     ),
-    "its unused performer": (
+    "an unused performer": (
         dict(model=dict(layout="all_standard", performer="relu(m=64)")),
         dict(model=dict(layout="softmax")),
     ),
@@ -76,13 +74,13 @@ SAME: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         dict(model=dict(layout="performer_first", performer="relu(m=64)", depth=6)),
         dict(model=dict(layout="relu(m=64)*3|softmax*3", depth=6)),
     ),
-    "turns": (dict(model=dict(layout="intertwined", performer="elu")), dict(model=dict(layout="elu|softmax"))),
+    "intertwined": (dict(model=dict(layout="intertwined", performer="elu")), dict(model=dict(layout="elu|softmax"))),
     "spaces": (dict(model=dict(layout=" relu( m = 64 )|softmax ")), dict(model=dict(layout="relu(m=64)|softmax"))),
     "order of keys": (
         dict(model=dict(layout="favor(features=hyperbolic, m=32)")),
         dict(model=dict(layout="favor(m=32, features=hyperbolic)")),
     ),
-    "by position": (dict(model=dict(layout="favor(32)")), dict(model=dict(layout="favor(m=32)"))),
+    "positional parameters": (dict(model=dict(layout="favor(32)")), dict(model=dict(layout="favor(m=32)"))),
     "defaults of kernels": (
         dict(
             model=dict(
@@ -104,7 +102,7 @@ SAME: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         ),
         dict(),
     ),
-    "what the data decide": (
+    "fields that the data set decides": (
         dict(model=dict(image_size=8, channels=1, classes=10)),
         dict(model=dict(image_size=99, classes=3)),
     ),
@@ -128,7 +126,7 @@ SAME: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         dict(data=dict(augment="crop(padding=4) | flip", preprocess="none")),
         dict(data=dict(augment="crop(4)|flip")),
     ),
-    "weights of classes by hand": (
+    "explicit class weights": (
         dict(train=dict(class_weights=[1] * 9 + [2])),
         dict(train=dict(class_weights=(1.0,) * 9 + (2.0,))),
     ),
@@ -146,7 +144,7 @@ SAME: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(("one", "other"), SAME.values(), ids=SAME)
-def test_other_words_for_the_same(one, other):
+def test_equivalent_configurations_have_the_same_id(one, other):
     assert identifier(**one) == identifier(**other)
 
 
@@ -162,7 +160,7 @@ def test_other_words_for_the_same(one, other):
     ],
     ids=str,
 )
-def test_new_choices_have_identifiers_of_their_own(sections):
+def test_every_option_value_changes_the_id(sections):
     others = [
         identifier(),
         identifier(train=dict(class_weights=(2,) + (1,) * 9)),
@@ -171,7 +169,7 @@ def test_new_choices_have_identifiers_of_their_own(sections):
     assert identifier(**sections) not in others
 
 
-def test_order_of_sections_and_fields_does_not_matter():
+def test_order_of_sections_and_fields_does_not_change_the_id():
     config = plain(**LIVELY)
     backwards = {
         section: dict(reversed(list(values.items()))) if isinstance(values, dict) else values
@@ -181,7 +179,7 @@ def test_order_of_sections_and_fields_does_not_matter():
     assert identifier(**config) == identifier(**backwards)
 
 
-def test_place_and_device_do_not_matter(tmp_path: Path):
+def test_folder_and_device_do_not_change_the_id(tmp_path: Path):
     config = tiny(train=dict(epochs=1))
     one = favorit.train(config, out=tmp_path / "a", data_dir=tmp_path / "x")
     other = favorit.train(
@@ -190,12 +188,12 @@ def test_place_and_device_do_not_matter(tmp_path: Path):
     assert one.id == other.id
 
 
-def test_a_dictionary_is_a_configuration(tmp_path: Path):
+def test_dictionary_has_the_id_of_its_configuration(tmp_path: Path):
     values = plain(train=dict(epochs=1))
     assert favorit.train(values, out=tmp_path).id == fit(tmp_path, RunConfig(**values))[0].id
 
 
-def test_a_saved_configuration_leads_back_to_its_run(tmp_path: Path):
+def test_saved_configuration_has_the_id_of_its_run(tmp_path: Path):
     run, _ = fit(tmp_path, tiny(**{**LIVELY, "train": {**LIVELY["train"], "epochs": 1}}))
     again, events = fit(tmp_path, run.config)
     assert again == run
@@ -203,7 +201,7 @@ def test_a_saved_configuration_leads_back_to_its_run(tmp_path: Path):
     assert json.loads((run.path / "config.json").read_text())["id"] == run.id
 
 
-def test_images_that_moved_keep_their_identifier(tmp_path: Path):
+def test_moved_images_keep_the_id(tmp_path: Path):
     first = pictures(tmp_path / "first", {"a": 10, "b": 10})
     second = tmp_path / "elsewhere" / "second"
     shutil.copytree(first, second)

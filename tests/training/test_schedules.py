@@ -1,4 +1,4 @@
-"""Every registered schedule against its formula, and against torch's own where they coincide."""
+"""Every registered schedule against values computed by hand, and against torch's schedulers where they are equal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EPOCHS, STEPS = 10, 7
 
 @dataclass(frozen=True)
 class Case:
-    """The factor at some epochs of ten, as hand-written numbers."""
+    """The factor at some of ten epochs, computed by hand."""
 
     spec: str
     at: dict[float, float]
@@ -58,38 +58,38 @@ def test_every_registered_schedule_has_a_case():
 
 
 @every
-def test_start_middle_and_end(case):
+def test_schedule_equals_hand_computed_factors(case):
     schedule = SCHEDULES.build(case.spec)
     for epoch, expected in case.at.items():
         assert schedule(epoch, EPOCHS) == pytest.approx(expected, rel=1e-12, abs=1e-15)
 
 
 @every
-def test_a_step_is_a_share_of_an_epoch(case):
+def test_schedule_is_evaluated_at_the_fraction_of_the_epoch(case):
     schedule = SCHEDULES.build(case.spec)
     for step in (0, 1, STEPS, 3 * STEPS + 2, EPOCHS * STEPS - 1):
         assert factor(case.spec, step) == schedule(step / STEPS, EPOCHS)
 
 
 @every
-def test_warm_up_rises_linearly_and_then_is_gone(case):
-    rising = 2 * STEPS
+def test_warmup_rises_linearly_and_ends(case):
+    warmup_steps = 2 * STEPS
     for step in range(EPOCHS * STEPS):
-        expected = factor(case.spec, step) * min((step + 1) / rising, 1)
+        expected = factor(case.spec, step) * min((step + 1) / warmup_steps, 1)
         assert factor(case.spec, step, warmup=2) == pytest.approx(expected, rel=1e-15)
     assert factor(case.spec, 0, warmup=2) > 0
-    assert factor(case.spec, rising - 1, warmup=2) == factor(case.spec, rising - 1)
+    assert factor(case.spec, warmup_steps - 1, warmup=2) == factor(case.spec, warmup_steps - 1)
 
 
 @pytest.mark.parametrize("warmup", [0.01, 0.5, 1.5])
-def test_warm_up_of_part_of_an_epoch(warmup):
+def test_warmup_of_a_fraction_of_an_epoch(warmup):
     found = [factor("constant", step, warmup) for step in range(2 * STEPS)]
     assert found == [min((step + 1) / (warmup * STEPS), 1.0) for step in range(2 * STEPS)]
     assert found[-1] == 1.0
 
 
-def torchs(make: Callable[[torch.optim.Optimizer], lr_scheduler.LRScheduler], count: int) -> list[float]:
-    """The rates that one of torch's schedulers gives to the first `count` steps."""
+def torch_rates(make: Callable[[torch.optim.Optimizer], lr_scheduler.LRScheduler], count: int) -> list[float]:
+    """The learning rates of the first `count` steps under a torch scheduler."""
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
     scheduler, rates = make(optimizer), []
     for _ in range(count):
@@ -99,34 +99,32 @@ def torchs(make: Callable[[torch.optim.Optimizer], lr_scheduler.LRScheduler], co
     return rates
 
 
-def test_cosine_is_torchs():
+def test_cosine_equals_torch():
     total = EPOCHS * STEPS
-    twin = torchs(lambda optimizer: lr_scheduler.CosineAnnealingLR(optimizer, total, eta_min=0.1), total)
+    twin = torch_rates(lambda optimizer: lr_scheduler.CosineAnnealingLR(optimizer, total, eta_min=0.1), total)
     assert [factor("cosine(final=0.1)", step) for step in range(total)] == pytest.approx(twin, rel=1e-9)
 
 
-def test_step_is_torchs():
+def test_step_equals_torch():
     total = EPOCHS * STEPS
-    twin = torchs(lambda optimizer: lr_scheduler.StepLR(optimizer, 3 * STEPS, gamma=0.1), total)
+    twin = torch_rates(lambda optimizer: lr_scheduler.StepLR(optimizer, 3 * STEPS, gamma=0.1), total)
     assert [factor("step(every=3, factor=0.1)", step) for step in range(total)] == pytest.approx(twin, rel=1e-9)
 
 
-def test_one_cycle_is_torchs():
-    """torch reaches the end one step earlier: its cycle over total + 1 steps is ours over total, where the peak falls
-    on its step.
-    """
+def test_one_cycle_equals_torch():
+    """torch reaches the end one step earlier, so its cycle has total + 1 steps and the same peak."""
     total = EPOCHS * STEPS
-    peak = (0.3 * total + 1) / (total + 1)  # torch turns at peak (total + 1) - 1
+    peak = (0.3 * total + 1) / (total + 1)  # torch peaks at step pct_start (total + 1) - 1
 
     def make(optimizer: torch.optim.Optimizer) -> lr_scheduler.LRScheduler:
         return lr_scheduler.OneCycleLR(optimizer, 1.0, total_steps=total + 1, pct_start=peak, cycle_momentum=False)
 
-    twin = torchs(make, total)
+    twin = torch_rates(make, total)
     assert [factor("one_cycle", step) for step in range(total)] == pytest.approx(twin, rel=1e-9)
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_a_run_trains_at_these_rates(tmp_path: Path, optimizer):
+def test_run_trains_at_the_scheduled_rates(tmp_path: Path, optimizer):
     config = tiny(train=dict(epochs=2, schedule="one_cycle", warmup=0.5, lr=0.02, optimizer=optimizer))
     run, events = fit(tmp_path, config)
     steps = [event for event in events if isinstance(event, Step)]
@@ -147,6 +145,6 @@ def test_a_run_trains_at_these_rates(tmp_path: Path, optimizer):
         ("one_cycle(peak=1.0)", "peak=1.0 is not valid"),
     ],
 )
-def test_mistakes(spec, words):
+def test_invalid_schedule_is_named(spec, words):
     with pytest.raises(FavoritError, match=words):
         SCHEDULES.build(spec)

@@ -1,4 +1,4 @@
-"""`train.watch="test"`: curves of the test set that change nothing, and what a result says of its epochs."""
+"""`train.watch="test"` records test curves without changing training; summary of the epochs in a result."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_run_that_is_not_watched_has_no_test_curve(tmp_path: Path):
     assert "watched" not in run.result["flags"]
 
 
-def test_watching_changes_no_weight_and_no_choice(tmp_path: Path):
+def test_watching_changes_no_weight_and_no_selection(tmp_path: Path):
     plain, _ = fit(tmp_path, lively())
     watched, _ = fit(tmp_path, lively(watch="test"))
     assert plain.id != watched.id
@@ -49,12 +49,12 @@ def test_watching_changes_no_weight_and_no_choice(tmp_path: Path):
         }
 
 
-def test_watch_of_anything_but_test_is_rejected():
+def test_watch_value_other_than_test_is_rejected():
     with pytest.raises(FavoritError, match="watch='validation' is not valid"):
         tiny(train=dict(watch="validation"))
 
 
-def test_augmented_test_is_reported_beside_plain_test(tmp_path: Path):
+def test_augmented_test_also_reports_the_plain_test(tmp_path: Path):
     data = dict(augment="crop(3)|flip", augment_test=True)
     augmented, _ = fit(tmp_path, tiny(data=data, train=dict(epochs=1)))
     plain, _ = fit(tmp_path, tiny(data=dict(augment="crop(3)|flip"), train=dict(epochs=1)))
@@ -72,7 +72,7 @@ def test_inference_is_timed_at_the_batch_size_of_the_config(tmp_path: Path):
     assert deviation is not None, "48 images make six whole batches of 7"
 
 
-def test_result_has_what_its_epochs_come_to(tmp_path: Path):
+def test_result_summarises_its_epochs(tmp_path: Path):
     run, _ = fit(tmp_path, tiny(train=dict(epochs=3, watch="test")))
     epochs, result = run.epochs, run.result
     assert result["train_accuracy"] == epochs[-1]["train_accuracy"]
@@ -101,14 +101,14 @@ def record(epoch: int, test: float | None, validation: float | None, train: floa
     )
 
 
-def test_best_epochs_are_the_first_of_equal_ones():
+def test_best_epoch_ties_go_to_the_first():
     found = outcome([record(0, 0.2, 0.3), record(1, 0.6, 0.5), record(2, 0.6, 0.5), record(3, 0.4, 0.1)])
     assert found["best_test"] == {"accuracy": 0.6, "loss": 1.4, "epoch": 1}
     assert found["best_validation_loss"] == {"value": 0.5, "epoch": 1}
     assert (found["epochs"], found["train_seconds"], found["total_seconds"]) == (4, 40.0, 52.0)
 
 
-def test_reached_is_the_first_epoch_and_its_training_seconds():
+def test_reached_has_the_first_epoch_and_its_training_seconds():
     epochs = [record(0, 0.2, 0.9), record(1, 0.6, 0.9), record(2, 0.4, 0.9), record(3, 0.7, 0.9)]
     assert reached(epochs, [0.2, 0.5, 0.7, 0.8]) == {
         "curve": "test",
@@ -123,7 +123,7 @@ def test_reached_is_the_first_epoch_and_its_training_seconds():
 @pytest.mark.parametrize(
     ("test", "validation", "curve"), [(0.4, 0.5, "test"), (None, 0.5, "validation"), (None, None, "train")]
 )
-def test_reached_reads_the_most_meaningful_curve(test, validation, curve):
+def test_reached_prefers_test_then_validation_then_train(test, validation, curve):
     assert reached([record(0, test, validation, train=0.3)])["curve"] == curve
 
 

@@ -191,8 +191,8 @@ def test_options_change_the_base(asked):
 
 
 def test_a_preset_replaces_the_model(asked):
-    base, _ = asked("kernels-relu", "--preset", "hybrid", "--set", "model.dim=32")
-    assert base.model == compose(None, "hybrid", ["model.dim=32"], data=None, epochs=None, seed=None).model
+    base, _ = asked("kernels-relu", "--preset", "vit-64", "--set", "model.dim=32")
+    assert base.model == compose(None, "vit-64", ["model.dim=32"], data=None, epochs=None, seed=None).model
     assert base.train == SPACES["kernels-relu"].base.train
 
 

@@ -18,7 +18,7 @@ from favorit.bench.memory import check_fits
 from favorit.errors import positive
 from favorit.model.layout import layers
 from favorit.training.inference import load, load_data
-from favorit.training.loaders import load_parts
+from favorit.training.loaders import build_loaders
 from favorit.training.run import Run
 
 BATCH = 64
@@ -46,8 +46,8 @@ def diagnose(
     ]
     # An image at a time where that is all there is room for: some matrices of weights and of features.
     check_fits("tokens", loaded.model.tokens, lambda n: 4 * 8 * config.model.heads * n * (n + max(counts)))
-    parts = load_parts(config, load_data(run.path, data_dir), 0, 1)
-    chosen = parts.test if parts.validation is None else parts.validation
+    loaders = build_loaders(config, load_data(run.path, data_dir), 0, 1)
+    chosen = loaders.test if loaders.validation is None else loaders.validation
     # From all over: folders and some data sets are in the order of their classes.
     places = chosen.indices[torch.linspace(0, len(chosen.indices) - 1, min(images, len(chosen.indices))).long()]
     blocks = chosen.images.images[places].split(BATCH)

@@ -20,7 +20,7 @@ from favorit.bench.speed import Cost, Key, cost, forward
 from favorit.bench.spread import interleaved_with_limit
 from favorit.config import ModelConfig
 from favorit.model import LAYOUTS, create_model
-from favorit.model.outline import check_room
+from favorit.model.outline import check_memory
 from favorit.training.optim import adamw
 
 STEP, INFERENCE = "training step", "inference"
@@ -32,7 +32,7 @@ def model_costs(models: dict[str, ModelConfig], batch: int, *, repeats: int = 7)
     flops: dict[Key, int] = {}
     paths: dict[Key, str] = {}
     for name, config in models.items():
-        check_room(config)
+        check_memory(config)
         model = create_model(config, seed=0)
         (optimizer,) = adamw(model, lr=1e-6, weight_decay=0.0)
 

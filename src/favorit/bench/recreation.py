@@ -150,9 +150,16 @@ def _our_loop(module: nn.Module, sizes: Sizes, way: Way) -> Call:
     fabric = Fabric(accelerator="cpu", devices=1, precision=PRECISIONS["bf16" if way == "bf16" else "32"])  # type: ignore[arg-type]
     fabric.launch()
     run = RunFolder(Path(folder.name))
-    events = Training(
-        resolve(config, data), data, module, fabric, run, compiled=way == "compiled", every=float("inf")
-    ).events()  # type: ignore[arg-type]
+    training = Training(
+        resolve(config, data),
+        data,
+        module,  # type: ignore[arg-type]
+        fabric,
+        run,
+        compiled=way == "compiled",
+        checkpoint_seconds=float("inf"),
+    )
+    events = training.events()
 
     def one() -> None:
         while not isinstance(next(events), Step):
@@ -162,7 +169,7 @@ def _our_loop(module: nn.Module, sizes: Sizes, way: Way) -> Call:
 
 
 def _our_model(layout: str) -> Callable[[Sizes], ViT]:
-    return lambda sizes: create_model(preset("hybrid").replace(layout=layout.format(m=sizes.m)), seed=0)
+    return lambda sizes: create_model(preset("vit-64").replace(layout=layout.format(m=sizes.m)), seed=0)
 
 
 # name -> our layout, what must be installed, and the published layer's function of (q, k, v).

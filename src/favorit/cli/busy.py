@@ -11,7 +11,7 @@ import typer
 
 def busy(
     preset: Annotated[
-        str | None, typer.Option(help="A model; hybrid with relu(m=64) in all layers without it.", metavar="PRESET")
+        str | None, typer.Option(help="A model; vit-64 with relu(m=64) in all layers without it.", metavar="PRESET")
     ] = None,
     settings: Annotated[
         list[str] | None,
@@ -25,7 +25,7 @@ def busy(
     """Time a training step on the quiet machine and next to one busy process: one thread, favorit's setting, and
     default spinning.
 
-    Each setting has its own process; they take turns. Example: [bold]favorit bench busy --preset hybrid --batch
+    Each setting has its own process; they take turns. Example: [bold]favorit bench busy --preset vit-64 --batch
     64[/bold]
     """
     from favorit import measure
@@ -35,11 +35,11 @@ def busy(
     from favorit.cli.measuring import alone
     from favorit.cli.settings import parse_settings
     from favorit.model import preset as find
-    from favorit.model.outline import check_room
+    from favorit.model.outline import check_memory
 
     usual = {"layout": "all_performer", "performer": "relu(m=64)"} if preset is None else {}
-    model = find(preset or "hybrid").replace(**{**usual, **parse_settings(settings or [], ("model",))["model"]})
-    check_room(model)
+    model = find(preset or "vit-64").replace(**{**usual, **parse_settings(settings or [], ("model",))["model"]})
+    check_memory(model)
     console = open_console(stderr=as_json)
     with alone(console) as watch:
         found = slowdowns(model, batch, steps=steps, repeats=repeats)

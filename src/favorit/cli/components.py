@@ -1,4 +1,4 @@
-"""`favorit list`: what each axis offers."""
+"""`favorit list`: the available components."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ def list_(
     kind: Annotated[
         str | None,
         typer.Argument(
-            help="mixers, kernels, positions, stems, heads, locals, layouts, presets, fields and more; all without it."
+            help="mixers, kernels, positions, stems, heads, locals, layouts, presets, fields and more; default: all."
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """List what a model, its data and its training can be made of, with parameters and defaults; `fields` is all that
-    --set reaches.
+    """List the components of models, data and training with parameters and defaults; `fields` lists what --set accepts.
 
     Examples: [bold]favorit list[/bold], [bold]favorit list kernels[/bold], [bold]favorit list presets --json[/bold]
     """

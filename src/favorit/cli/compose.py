@@ -8,7 +8,7 @@ from typing import Any
 from favorit.cli.settings import parse_settings
 from favorit.config import SECTIONS, RunConfig
 from favorit.errors import FavoritError
-from favorit.model.presets import PRESETS, preset
+from favorit.model.presets import PRESETS, current_name
 from favorit.spec import literal
 from favorit.training.find import open_run
 from favorit.training.packed import SUFFIX
@@ -30,8 +30,7 @@ def compose(
             raise FavoritError(
                 f"--config {file}: model.preset={chosen!r} is not the name of a preset: `favorit list presets` has them"
             )
-        preset(chosen)
-        sections["model"] = {**PRESETS[chosen], **sections["model"]}
+        sections["model"] = {**PRESETS[current_name(chosen)], **sections["model"]}
     changes = parse_settings(settings, tuple(SECTIONS), ("seed",))
     for key in BY_DATA & changes["model"].keys():
         resize = " (data.preprocess=resize(64) makes images of 64 x 64)" if key == "image_size" else ""

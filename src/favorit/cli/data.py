@@ -1,4 +1,4 @@
-"""`favorit data`: what data sets there are, their files, and what they look like."""
+"""`favorit data`: list data sets, fetch their files, draw them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DataDir = Annotated[
     Path | None,
     typer.Option(
         "--data-dir",
-        help="Where data files are kept; else FAVORIT_DATA, else the user's cache directory.",
+        help="The folder for data sets; default: FAVORIT_DATA, else the user's cache.",
         metavar="DIR",
     ),
 ]
@@ -27,7 +27,7 @@ def list_(
     data_dir: DataDir = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """List the data sets: classes, size, licence, and whether their files are there.
+    """List the data sets: classes, size, licence, and if their files are present.
 
     Example: [bold]favorit data list[/bold]
     """
@@ -38,7 +38,7 @@ def list_(
     from favorit.data.sources import SOURCES, data_directory, present
 
     root = data_directory(data_dir)
-    there = {name: present(name, root) if name in SOURCES else None for name in CARDS}
+    files_present = {name: present(name, root) if name in SOURCES else None for name in CARDS}
     if as_json:
         rows = {
             name: {
@@ -49,7 +49,9 @@ def list_(
             }
             for name, card in CARDS.items()
         }
-        typer.echo(json.dumps({name: row | {"present": there[name] is not False} for name, row in rows.items()}))
+        typer.echo(
+            json.dumps({name: row | {"present": files_present[name] is not False} for name, row in rows.items()})
+        )
         return
     table = Table(title=f"data directory: {root}", title_justify="left")
     for column in ("name", "classes", "size", "images", "licence", "files"):
@@ -58,17 +60,17 @@ def list_(
     for name, card in CARDS.items():
         written = {"folder": "folder:PATH", "synthetic": "synthetic(...)"}.get(name, name)
         table.add_row(
-            written, str(len(card.classes) or "any"), card.shape, card.images, card.licence, words[there[name]]
+            written, str(len(card.classes) or "any"), card.shape, card.images, card.licence, words[files_present[name]]
         )
     Console().print(table, markup=False)
 
 
 @app.command("fetch")
 def fetch(
-    name: Annotated[str, typer.Argument(help="A data set of 'favorit data list'.", metavar="NAME")],
+    name: Annotated[str, typer.Argument(help="A data set from 'favorit data list'.", metavar="NAME")],
     data_dir: DataDir = None,
 ) -> None:
-    """Fetch the files of a data set into the data directory, each verified by its checksum.
+    """Fetch the files of a data set into the data directory, and verify their checksums.
 
     Examples: [bold]favorit data fetch cifar10[/bold], [bold]favorit data fetch mnist --data-dir data[/bold]
     """
@@ -84,20 +86,21 @@ def fetch(
 def show(
     name: Annotated[
         str,
-        typer.Argument(help="A data set, for instance digits, 'synthetic(size=64)' or folder:PATH.", metavar="NAME"),
+        typer.Argument(help="A data set, such as digits, 'synthetic(size=64)' or folder:PATH.", metavar="NAME"),
     ],
     out: Annotated[
-        Path | None, typer.Option("--out", help="The picture to write; NAME.png without it.", metavar="FILE.png")
+        Path | None, typer.Option("--out", help="The picture file; default: NAME.png.", metavar="FILE.png")
     ] = None,
     augment: Annotated[
-        str | None, typer.Option("--augment", help="The steps to show, such as 'crop(4)|flip'.", metavar="STEPS")
+        str | None,
+        typer.Option("--augment", help="Augmentation steps to show, such as 'crop(4)|flip'.", metavar="STEPS"),
     ] = None,
-    patch: Annotated[int | None, typer.Option("--patch", min=1, help="The side of a patch in pixels.")] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, help="Which samples are drawn.")] = 0,
+    patch: Annotated[int | None, typer.Option("--patch", min=1, help="Side of a patch in pixels.")] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, help="Seed for the choice of samples.")] = 0,
     data_dir: DataDir = None,
 ) -> None:
-    """Write a picture: samples by class, the steps of augmentation on one image, the same image normalised (black is
-    -2, white 2) and channel by channel, channel histograms, patches.
+    """Draw an overview of a data set: samples by class, augmentation steps, normalised image (black is -2, white 2),
+    channels, histograms, patches.
 
     Example: [bold]favorit data show cifar10 --out cifar10.png --augment "crop(4)|flip|rotate(5)"[/bold]
     """
@@ -108,6 +111,6 @@ def show(
     plain = "folder" if name.startswith("folder:") else name.partition("(")[0]
     target = out or Path(f"{plain}.png")
     if not target.suffix:
-        raise FavoritError(f"--out {target}: its ending says the format, write for example {target}.png")
+        raise FavoritError(f"--out {target} has no suffix for the image format: write for example {target}.png")
     save_picture(dataset, target, augment, patch, seed)
     typer.echo(str(target))

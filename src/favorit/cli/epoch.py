@@ -12,7 +12,7 @@ import typer
 
 def epoch(
     data: Annotated[str | None, typer.Option(help="A data set ('favorit data list'); cifar10 without it.")] = None,
-    preset: Annotated[str, typer.Option(help="A model ('favorit list presets').")] = "hybrid",
+    preset: Annotated[str, typer.Option(help="A model ('favorit list presets').")] = "vit-64",
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", help="Any field, as section.key=value. Repeatable.", metavar="FIELD=VALUE"),
@@ -26,7 +26,7 @@ def epoch(
     """Time one whole training epoch: seconds, the input pipeline's share, the share of this machine's matrix-product
     limit, memory.
 
-    Examples: [bold]favorit bench epoch --data cifar10 --preset hybrid --set "data.augment=flip|rotate(5)"[/bold],
+    Examples: [bold]favorit bench epoch --data cifar10 --preset vit-64 --set "data.augment=flip|rotate(5)"[/bold],
     [bold]favorit bench epoch --set train.precision=bf16 --devices 2[/bold]
     """
     from favorit import measure

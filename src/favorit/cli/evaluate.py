@@ -1,4 +1,4 @@
-"""`favorit evaluate`: a finished run on its test set."""
+"""`favorit evaluate`: repeat the test of a finished run."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ import typer
 def evaluate(
     run: Annotated[Path, typer.Argument(help="A run's folder, such as runs/0123456789abcdef.", metavar="RUN")],
     data_dir: Annotated[
-        Path | None, typer.Option(help="Where data sets are; else FAVORIT_DATA, else the user's cache.")
+        Path | None,
+        typer.Option(help="The folder for data sets; default: FAVORIT_DATA, else the user's cache."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
-    """Test a complete run anew: accuracy, top 5, loss, calibration, each class, time, memory and size.
+    """Repeat the test of a complete run: accuracy, top 5, loss, calibration, each class, time, memory and size.
 
     Example: [bold]favorit evaluate runs/0123456789abcdef[/bold]
     """
@@ -30,20 +31,23 @@ def evaluate(
         typer.echo(json.dumps({"run": str(run), **found}))
         return
     console = open_console()
-    for line in _sentences(found):
+    for line in _lines(found):
         console.print(line, soft_wrap=True, markup=False)
     console.print(class_table(found["test"], found["classes"]), markup=False)
 
 
-def _sentences(found: dict[str, Any]) -> Iterator[str]:
+def _lines(found: dict[str, Any]) -> Iterator[str]:
+    test = found["test"]
     mean, deviation = found["inference_seconds_per_batch"]
     spread = "" if deviation is None else f" +- {1e3 * deviation:.1f}"
     memory = "" if found["peak_memory"] is None else f"   peak memory {found['peak_memory'] / 2**20:,.0f} MiB"
-    yield "accuracy {accuracy:.2%}   top 5 {top5:.2%}   loss {loss:.4f}   calibration error {calibration_error:.4f}".format(
-        **found["test"]
+    yield (
+        f"accuracy {test['accuracy']:.2%}   top 5 {test['top5']:.2%}   loss {test['loss']:.4f}   "
+        f"calibration error {test['calibration_error']:.4f}"
     )
     yield (
-        f"inference {found['inference_seconds']:.2f} s, {1e3 * mean:.1f}{spread} ms for a batch of {found['inference_batch']}, "
+        f"inference {found['inference_seconds']:.2f} s, "
+        f"{1e3 * mean:.1f}{spread} ms for a batch of {found['inference_batch']}, "
         f"{found['images_per_second']:,.0f} images/s{memory}"
     )
     yield f"{found['parameters']:,} parameters   {found['flops'] / 1e6:,.1f} MFLOPs for an image"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from typing import NoReturn
 
 import typer
@@ -54,6 +55,8 @@ def _root(
 def main() -> None:
     """The entry point of the command."""
     os.environ.update(spin_settings())  # before a verb imports torch
+    # One line: a user of the command has no use for the place in the code.
+    warnings.formatwarning = lambda message, *_, **__: f"favorit: {message}\n"
     try:
         status = app(standalone_mode=False)
         if status == 130:  # what typer makes of Ctrl-C

@@ -1,4 +1,4 @@
-"""`favorit predict`: the class of image files."""
+"""`favorit predict`: the classes of image files."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ def predict(
     images: Annotated[
         list[Path], typer.Argument(help="Image files, or folders with images in or below them.", metavar="IMAGE...")
     ],
-    top: Annotated[int, typer.Option(help="How many classes to name for each image.", min=1)] = 1,
+    top: Annotated[int, typer.Option(help="Number of classes to print for each image.", min=1)] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each image.")] = False,
 ) -> None:
-    """Name the class of images, with its probability; files that cannot be read are named at the end.
+    """Predict the class of images, with its probability. Unreadable files are listed at the end.
 
-    Exit status 1 where some could not be read, 2 where none could.
+    Exit status 1 if some files could not be read, 2 if none could.
 
     Examples: [bold]favorit predict runs/0123456789abcdef cat.png[/bold],
     [bold]favorit predict runs/0123456789abcdef photos/ --top 3 --json[/bold]

@@ -1,4 +1,4 @@
-"""`favorit runs`: what is there, and `favorit runs pack`: the same in small files."""
+"""`favorit runs` lists runs; `favorit runs pack` packs each into one small file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-# What is shown of a run: its column, the title, and how a value is written.
+# Field of a run -> (column title, format of a value).
 COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "id": ("run", str),
     "status": ("status", str),
@@ -28,12 +28,12 @@ COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "flags": ("flags", str),
 }
 
-# What a narrow screen has no room for, the least needed first.
+# Columns to drop on a narrow terminal, the least important first.
 OPTIONAL = ("position", "parameters", "s/epoch", "best test (test-selected)", "data", "scale", "flags", "seed")
 
 
 class _ListByDefault(TyperGroup):
-    """A group whose first argument may be that of `list`: `favorit runs FOLDER` lists the runs of a folder."""
+    """A command group that runs `list` by default: `favorit runs FOLDER` lists the runs of a folder."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         own = args[:1] in (["--help"], *([name] for name in self.commands))
@@ -45,14 +45,14 @@ app = typer.Typer(cls=_ListByDefault, rich_markup_mode="rich")
 
 @app.callback()
 def _runs() -> None:
-    """List the runs of a folder ([bold]favorit runs FOLDER[/bold] is short for [bold]runs list FOLDER[/bold]), or pack
-    them.
+    """List the runs of a folder, or pack them. [bold]favorit runs FOLDER[/bold] is short for [bold]runs list
+    FOLDER[/bold].
     """
 
 
 @app.command("list")
 def list_(
-    folder: Annotated[Path, typer.Argument(help="Where runs are kept.")] = Path("runs"),
+    folder: Annotated[Path, typer.Argument(help="The folder of runs.")] = Path("runs"),
     as_json: Annotated[
         bool, typer.Option("--json", help="Print a line of JSON for each run, with every field.")
     ] = False,
@@ -71,36 +71,35 @@ def list_(
             typer.echo(json.dumps({column: row.get(column) for column in every}))
         return
     if not found:
-        typer.echo(f"no runs in {folder}: 'favorit train --out {folder}' makes one")
+        typer.echo(f"no runs in {folder}: 'favorit train --out {folder}' trains one")
         return
     for row in found:
         if not row.get("had_machine_alone", True):
             row["train_seconds_per_epoch"] = None
-    # A column that says nothing of any run, such as the fold where there are none, is left out.
+    # Columns that are empty for every run, such as the fold, are left out.
     columns = {key: column for key, column in COLUMNS.items() if any(row.get(key) not in (None, "") for row in found)}
     titles = [title for title, _ in columns.values()]
     right = [title for title, written in columns.values() if written is not str]
-    rows_of_text = ([_written(row.get(key), write) for key, (_, write) in columns.items()] for row in found)
+    rows_of_text = ([_format(row.get(key), write) for key, (_, write) in columns.items()] for row in found)
     write_columns(titles, rows_of_text, right=right, optional=OPTIONAL)
     for row in found:
         if row.get("error"):
             typer.echo(f"{row['id']}: {row['error']}")
 
 
-def _written(value: Any, write: Callable[[Any], str]) -> str:
+def _format(value: Any, write: Callable[[Any], str]) -> str:
     return "" if value is None else write(value)
 
 
 @app.command("pack")
 def pack(
-    folder: Annotated[Path, typer.Argument(help="Where runs are kept.")] = Path("runs"),
+    folder: Annotated[Path, typer.Argument(help="The folder of runs.")] = Path("runs"),
     *,
-    to: Annotated[Path, typer.Option(help="Where packed runs go: a folder, which may be the same.", metavar="FOLDER")],
+    to: Annotated[Path, typer.Option(help="The folder for packed runs; it may be the same.", metavar="FOLDER")],
 ) -> None:
-    """Pack every complete or failed run into one file: configuration, epochs, result, predicted classes and confidence;
-    no weights.
+    """Pack each complete or failed run into one file: configuration, epochs, result, predictions; no weights.
 
-    Packed runs are read like any other and count as done. Exit status 1 where one is damaged.
+    Packed runs are read like any other and count as done. Exit status 1 if a run is damaged.
 
     Example: [bold]favorit runs pack runs --to results/runs[/bold]
     """
@@ -113,7 +112,8 @@ def pack(
         counts[each.outcome] += 1
         if each.outcome != "present":
             typer.echo(f"{each.outcome}: {each.note}")
-    told = f"{counts['packed']} packed, {counts['present']} packed before, {counts['unfinished']} unfinished, {counts['broken']} broken"
-    typer.echo(f"{told}: {folder} to {to}")
+    words = {"packed": "packed", "present": "packed before", "unfinished": "unfinished", "broken": "broken"}
+    summary = ", ".join(f"{counts[outcome]} {word}" for outcome, word in words.items())
+    typer.echo(f"{summary}: {folder} to {to}")
     if counts["broken"]:
         raise typer.Exit(1)

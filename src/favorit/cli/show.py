@@ -10,28 +10,29 @@ import typer
 
 
 def show(
-    preset: Annotated[str, typer.Argument(help="A preset; 'favorit list presets' names them.", metavar="PRESET")],
+    preset: Annotated[str, typer.Argument(help="A preset ('favorit list presets').", metavar="PRESET")],
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", help="A field to change, as model.key=value. Repeatable.", metavar="FIELD=VALUE"),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Show a model: every layer with its norms and projections, output shape, parameters, trainable parameters, FLOPs
-    for one image.
+    """Show a model as a table of its modules: output shape, parameters, trainable parameters, FLOPs for one image.
 
-    Examples: [bold]favorit show hybrid[/bold],
-    [bold]favorit show hybrid --set model.layout=performer_first --set "model.performer=relu(m=64)"[/bold]
+    Examples: [bold]favorit show vit-64[/bold],
+    [bold]favorit show vit-64 --set model.layout=performer_first --set "model.performer=relu(m=64)"[/bold]
     """
     from favorit.cli.console import open_console, open_table
     from favorit.cli.settings import parse_settings
     from favorit.model import create_model
-    from favorit.model import preset as find_preset
-    from favorit.model.outline import check_room
+    from favorit.model.outline import check_memory
+    from favorit.model.presets import current_name
+    from favorit.model.presets import preset as find_preset
     from favorit.model.summary import summarise
 
+    preset = current_name(preset)
     config = find_preset(preset).replace(**parse_settings(settings or [], ("model",))["model"])
-    check_room(config)
+    check_memory(config)
     model = create_model(config, seed=0)
     rows = summarise(model)
     total = {name: sum(getattr(row, name) for row in rows) for name in ("parameters", "trainable", "flops")}
@@ -48,8 +49,8 @@ def show(
         )
         return
     size = " x ".join(map(str, (model.config.channels, *model.config.image_size)))
-    numbers = dict.fromkeys(("output", "parameters", "trainable", "MFLOPs"), "right")
-    table = open_table(f"{preset}, {size}", layer="left", what="left", **numbers)
+    right = dict.fromkeys(("output", "parameters", "trainable", "MFLOPs"), "right")
+    table = open_table(f"{preset}, {size}", layer="left", kind="left", **right)
     for part in (part for row in rows for part in row.parts or (row,)):
         shape = " x ".join(map(str, part.shape))
         table.add_row(

@@ -64,7 +64,7 @@ def speed(
 
     Examples: [bold]favorit bench speed --tokens 197 --mixer softmax --mixer "relu(m=64)" --explain[/bold],
     [bold]favorit bench speed --batch 1 --head-dim 32 --mixer "relu(m=64)" --tokens 4096 --tokens 65536[/bold],
-    [bold]favorit bench speed --preset hybrid-imagenet --layouts all --batch 8 --set "model.stem=patch(16)"[/bold]
+    [bold]favorit bench speed --preset vit-192-imagenet --layouts all --batch 8 --set "model.stem=patch(16)"[/bold]
     """
     from favorit import measure, published
     from favorit.bench.imagenet import PUBLISHED, beside_published
@@ -75,7 +75,7 @@ def speed(
     from favorit.cli.measuring import alone
     from favorit.cli.settings import parse_settings
     from favorit.errors import FavoritError
-    from favorit.model import preset
+    from favorit.model.presets import current_name, preset
     from favorit.process import keep_large_buffers
 
     if layouts not in (None, "all"):
@@ -92,6 +92,7 @@ def speed(
     beside: dict[str, tuple[published.Table, list[Beside]]] = {}
     if presets:
         changes = parse_settings(settings or [], ("model",))["model"]
+        presets = [current_name(name) for name in presets]
         models = {name: preset(name).replace(**changes) for name in presets}
         measured = all_layouts(models) if layouts else models
         with alone(console) as watch:

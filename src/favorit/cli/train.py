@@ -1,4 +1,4 @@
-"""`favorit train`: one run, or the folds of one."""
+"""`favorit train`: one run, or all folds of a cross-validation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def train(
     preset: Annotated[str | None, typer.Option(help="A model ('favorit list presets').")] = None,
     config: Annotated[
         Path | None,
-        typer.Option(help="A YAML file with the sections model, data, train, and seed; or a run, full or packed."),
+        typer.Option(help="A YAML file with sections model, data and train, and a seed; or a run."),
     ] = None,
     settings: Annotated[
         list[str] | None,
@@ -23,33 +23,35 @@ def train(
     ] = None,
     epochs: Annotated[int | None, typer.Option(help="Short for --set train.epochs=N.")] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Decides initialisation, order, augmentation, dropout and features.")
+        int | None,
+        typer.Option(help="Seed of initialisation, order, augmentation, dropout and random features."),
     ] = None,
     folds: Annotated[
         int | None,
         typer.Option(
             min=2,
-            help="Stratified k-fold cross-validation: trains all folds, prints their mean on held-out and on test images.",
+            help="Stratified k-fold cross-validation: train all folds, print their mean on held-out and test images.",
         ),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Where runs are kept.")] = Path("runs"),
+    out: Annotated[Path, typer.Option(help="The folder for runs.")] = Path("runs"),
     data_dir: Annotated[
-        Path | None, typer.Option(help="Where data sets are; else FAVORIT_DATA, else the user's cache.")
+        Path | None,
+        typer.Option(help="The folder for data sets; default: FAVORIT_DATA, else the user's cache."),
     ] = None,
     accelerator: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
-    devices: Annotated[int, typer.Option(help="Processes that share each batch (DDP).")] = 1,
-    compiled: Annotated[bool, typer.Option("--compile", help="torch.compile the model.")] = False,
+    devices: Annotated[int, typer.Option(help="Number of processes that share each batch (DDP).")] = 1,
+    compiled: Annotated[bool, typer.Option("--compile", help="Compile the model with torch.compile.")] = False,
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Write curves for TensorBoard into OUT/tensorboard.")
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="End with one line of JSON for each run, and one for all folds.")
+        bool, typer.Option("--json", help="Finally print one line of JSON for each run, and one for all folds.")
     ] = False,
 ) -> None:
-    """Train a model; the same command goes on where it was interrupted, and repeats nothing that is finished.
+    """Train a model. Rerun the same command to resume; finished runs are skipped.
 
     Examples: [bold]favorit train --epochs 5[/bold],
-    [bold]favorit train --data cifar10 --preset hybrid --set model.layout=performer_first --set
+    [bold]favorit train --data cifar10 --preset vit-64 --set model.layout=performer_first --set
     "model.performer=relu(m=128)"[/bold]
     """
     from favorit.cli.columns import write_columns
@@ -62,19 +64,19 @@ def train(
     from favorit.training import train as train_run
 
     keep_large_buffers()
-    # Of several processes, each of which runs this command, one speaks.
-    first = os.environ.get("LOCAL_RANK", "0") == "0"
+    # With several devices, each process runs this command, but only rank 0 prints.
+    is_rank_zero = os.environ.get("LOCAL_RANK", "0") == "0"
     console = open_console(stderr=as_json)
-    console.quiet = not first
+    console.quiet = not is_rank_zero
     values = compose(config, preset, settings or [], data=data, epochs=epochs, seed=seed)
     if folds and (values.data.folds, values.data.fold) != (None, None):
-        raise FavoritError("--folds trains every fold; data.folds and data.fold choose one: give the one or the other")
+        raise FavoritError("--folds trains every fold, data.folds and data.fold choose one: give one or the other")
     finished = []
     for fold in range(folds) if folds else [None]:
         own = values if fold is None else values.replace(data=values.data.replace(folds=folds, fold=fold))
         if fold is not None:
             console.print(f"fold {fold + 1} of {folds}")
-        with listener(console, out / "tensorboard" if tensorboard and first else None) as listen:
+        with listener(console, out / "tensorboard" if tensorboard and is_rank_zero else None) as listen:
             finished.append(
                 train_run(
                     own,
@@ -87,12 +89,12 @@ def train(
                 )
             )
     results: dict[str, dict[str, Any]] = {run.id: run.result for run in finished}
-    if first:
+    if is_rank_zero:
         titles, rows = result_rows(results)
         write_columns(titles, rows, right=titles[1:], optional=OPTIONAL, err=as_json)
     for run in finished:
         console.print(f"run {run.id} in {run.path}", soft_wrap=True, markup=False)
-        if as_json and first:
+        if as_json and is_rank_zero:
             typer.echo(json.dumps({"id": run.id, "path": str(run.path), **run.result}))
-    if as_json and first and folds:
+    if as_json and is_rank_zero and folds:
         typer.echo(json.dumps({"folds": folds, **summary(results)}))

@@ -1,17 +1,16 @@
 """Augmentation of uint8 batches, `crop(4)|flip|rotate(5)|cutout(8)|mixup(0.2)`, without a Python loop over images.
 
-Crop, flip, rotation and cut-out never compute new pixel values: each output pixel shows one source pixel, or black, or
-the mean colour. They are therefore applied to a picture of source indices, and the pixels are gathered once at the end:
+Crop, flip, rotate and cutout compute no new pixel values: each output pixel is a source pixel, black, or the mean
+colour. They therefore transform a map of source indices, and the pixels are gathered once at the end:
 
     map (B,H,W) int64     0 .. HW-1 a source pixel | HW black | HW+1 the mean colour
     out[b,c,i] = [pixels, 0, mean][b, c, map[b,i]]
 
-Random numbers belong to the sample: an epoch draws a table with a row for every sample of the data set, and a batch
-takes its samples' rows. What happens to a sample does not depend on its batch, on the rank or on where a run was
-resumed.
+Random numbers belong to the sample: each epoch draws a table with a row for every sample of the data set, and a batch
+takes the rows of its samples. So the augmentation of a sample does not depend on its batch, its rank, or a resume.
 
-Every step takes `classes`, the numbers of the classes that it changes: `flip|rotate(10, classes=(3, 5))`. It draws for
-all samples: an image of these classes is changed as by the same step for all classes, other images skip the step.
+Every step takes `classes`, the labels that it applies to: `flip|rotate(10, classes=(3, 5))`. Random numbers are drawn
+for all samples, so that images of these classes change exactly as they would without the limit.
 """
 
 from __future__ import annotations
@@ -32,19 +31,19 @@ from favorit.errors import FavoritError
 from favorit.spec import NonNegativeInt, Parameter, PositiveFloat, PositiveInt, Registry, parameters_of, parse_pattern
 
 Degrees = Annotated[float, Field(gt=0, le=180)]
-# Sorted, so that the same classes in another order are the same run.
+# Sorted, so that the order of the classes does not change the run id.
 Classes = Annotated[
     tuple[NonNegativeInt, ...], Field(min_length=1), AfterValidator(lambda numbers: tuple(sorted(set(numbers))))
 ]
 
 
 class Stage(ABC):
-    """One step of the pipeline. It changes images of `classes` only; None: of all."""
+    """One step of the pipeline. It changes images of `classes` only, or all images if None."""
 
     classes: tuple[int, ...] | None = None
 
     def changes(self, labels: Tensor) -> Tensor:
-        """(B,) bool: whether this step changes an image with that label."""
+        """(B,) bool: True if this step changes an image with that label."""
         return (
             torch.ones_like(labels, dtype=torch.bool)
             if self.classes is None
@@ -53,7 +52,7 @@ class Stage(ABC):
 
     @abstractmethod
     def draw(self, samples: int, generator: torch.Generator) -> Tensor:
-        """The random numbers of an epoch: (samples, k), a row for each sample."""
+        """The random numbers of an epoch: (samples, k), one row for each sample."""
 
 
 class Spatial(Stage):
@@ -65,7 +64,7 @@ class Spatial(Stage):
 
 
 class Mixing(Stage):
-    """Mixes each image and its label with the next one of the batch."""
+    """Mixes each image and its label with the next image of the batch."""
 
     @abstractmethod
     def apply(self, images: Tensor, partners: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -77,7 +76,7 @@ S = TypeVar("S", bound=Stage)
 
 
 def augmentation(name: str) -> Callable[[type[S]], type[S]]:
-    """Class decorator: registers a step under a name, with its own parameters and `classes`."""
+    """Class decorator: registers a step by name, with its own parameters and `classes`."""
 
     def decorate(cls: type[S]) -> type[S]:
         def build(classes: tuple[int, ...] | None = None, **values: Any) -> Stage:
@@ -94,7 +93,7 @@ def augmentation(name: str) -> Callable[[type[S]], type[S]]:
 
 @augmentation("crop")
 class Crop(Spatial):
-    """A window of the image's own size, moved by up to `padding` pixels; what lies outside is black."""
+    """A window of the image's size, shifted by up to `padding` pixels along each axis; outside is black."""
 
     def __init__(self, padding: PositiveInt = 4) -> None:
         self.padding = padding
@@ -111,7 +110,7 @@ class Crop(Spatial):
 
 @augmentation("flip")
 class Flip(Spatial):
-    """Left and right exchanged, for every other sample on average."""
+    """Horizontal flip with probability 1/2."""
 
     def draw(self, samples: int, generator: torch.Generator) -> Tensor:
         return torch.rand((samples, 1), generator=generator) < 0.5
@@ -122,14 +121,14 @@ class Flip(Spatial):
 
 @augmentation("rotate")
 class Rotate(Spatial):
-    """About the centre by an angle uniform in +-`degrees`, nearest pixel; what lies outside is black."""
+    """Rotation about the centre by an angle uniform in +-`degrees`, nearest pixel; outside is black."""
 
     def __init__(self, degrees: Degrees = 5.0) -> None:
         self.degrees = degrees
 
     def draw(self, samples: int, generator: torch.Generator) -> Tensor:
         angle = (2 * torch.rand(samples, generator=generator) - 1) * math.radians(self.degrees)
-        # Here and not for each batch: vectorised cosines may differ in the last bit with a value's place in its tensor.
+        # Computed here, not in `apply`: a vectorised cosine may differ in the last bit with its index in the tensor.
         return torch.stack([angle.cos(), angle.sin()], 1)
 
     def apply(self, map: Tensor, rows: Tensor, black: int) -> Tensor:
@@ -145,9 +144,7 @@ class Rotate(Spatial):
 
 @augmentation("cutout")
 class Cutout(Spatial):
-    """A square of `size` pixels in the mean colour, its centre anywhere, cut off at the edges (DeVries & Taylor
-    2017).
-    """
+    """A square of `size` pixels in the mean colour, centred anywhere, clipped at the edges (DeVries & Taylor 2017)."""
 
     def __init__(self, size: PositiveInt = 8) -> None:
         self.size = size
@@ -189,7 +186,7 @@ class Cutmix(Mixing):
         return torch.cat([place, (1 - _beta(self.alpha, samples, generator)).sqrt()], 1)
 
     def apply(self, images: Tensor, partners: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        # The label's share is the area that is seen, less than lambda says where the rectangle passes the edge.
+        # The label weight is the visible area. It exceeds lambda if the rectangle is clipped at an edge.
         inside = []
         for length, column in zip(images.shape[2:], rows[:, :2].unbind(1), strict=True):
             side = (rows[:, 2] * length).round()
@@ -199,7 +196,7 @@ class Cutmix(Mixing):
 
 
 def _look_up(map: Tensor, index: Tensor, black: int) -> Tensor:
-    """map[b, index[b]] where index counts on the map with a black border of one pixel: (H + 2) x (W + 2)."""
+    """map[b, index[b]], where index addresses the map with a black border of one pixel: (H + 2) x (W + 2)."""
     return F.pad(map, (1, 1, 1, 1), value=black).flatten(1).gather(1, index.flatten(1)).view_as(map)
 
 
@@ -210,13 +207,13 @@ def _inside(length: int, start: Tensor, size: Tensor) -> Tensor:
 
 
 def _beta(alpha: float, samples: int, generator: torch.Generator) -> Tensor:
-    """(samples, 1) numbers of Beta(alpha, alpha); numpy's, because torch's take no generator."""
+    """(samples, 1) samples of Beta(alpha, alpha), drawn with numpy because torch's Beta takes no generator."""
     seed = int(torch.randint(2**62, (), generator=generator))
     return torch.from_numpy(np.random.default_rng(seed).beta(alpha, alpha, (samples, 1))).float()
 
 
 class Augment:
-    """A pipeline. `tables = augment.draw(seed, epoch, samples)` once for an epoch, then `spatial` and `mix` for each
+    """A pipeline. Call `tables = augment.draw(seed, epoch, samples)` once an epoch, then `spatial` and `mix` for each
     batch.
     """
 
@@ -228,30 +225,31 @@ class Augment:
 
     @property
     def mixes(self) -> bool:
-        """Whether targets become weights over classes."""
+        """True if targets become weights over classes."""
         return bool(self.mixings)
 
     @property
     def classes(self) -> set[int]:
-        """The classes that some step is limited to; empty if no step looks at labels."""
+        """The classes that steps are limited to; empty if no step reads labels."""
         return {number for stage in (*self.spatial_stages, *self.mixings) for number in stage.classes or ()}
 
     def check_classes(self, count: int) -> None:
-        """An error if a step is limited to a class that is not in 0..count-1."""
+        """Raises an error if a step is limited to a class outside 0..count-1."""
         if outside := [number for number in sorted(self.classes) if number >= count]:
             raise FavoritError(
                 f"augmentation: classes={outside[0]} is not valid: the data have the classes 0..{count - 1}"
             )
 
     def draw(self, seed: int, epoch: int, samples: int) -> list[Tensor]:
-        """The random numbers of an epoch: a table for each stage, and one that chooses between several mixings."""
+        """The random numbers of an epoch: one table for each step, and one that chooses among several mixings."""
         generator = seeds.generator(seed, "augment", epoch)
         tables = [stage.draw(samples, generator) for stage in (*self.spatial_stages, *self.mixings)]
         return [*tables, torch.rand(samples, generator=generator)]
 
     def spatial(self, images: Tensor, labels: Tensor, rows: Sequence[Tensor], mean: Tensor) -> Tensor:
-        """uint8 (B, C, H, W) and labels (B,) -> a new uint8 (B, C, H, W). `rows`: the batch's rows of each table;
-        `mean`: uint8 (C,).
+        """uint8 (B, C, H, W) and labels (B,) -> uint8 (B, C, H, W).
+
+        `rows` are the batch's rows of each table; `mean` is uint8 (C,).
         """
         if not self.spatial_stages:
             return images
@@ -266,11 +264,11 @@ class Augment:
         return source.gather(2, map.reshape(batch, 1, black).expand(-1, channels, -1)).view_as(images)
 
     def mix(self, images: Tensor, labels: Tensor, rows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """float (B + 1, C, H, W), each followed by its partner, and labels (B,) -> (B mixed images, weight (B,) of each
-        one's own label).
+        """float (B + 1, C, H, W), each image followed by its partner, and labels (B,) -> (B mixed images, weight (B,)
+        of each image's own label).
 
-        Where several mixings are written, each sample takes one of them, all equally likely. A sample stays as it is if
-        that one is limited to other classes.
+        With several mixings, each sample takes one of them at random, all equally likely. It stays unchanged if that
+        mixing is limited to other classes.
         """
         own, partners = images[:-1], images[1:]
         tables = rows[len(self.spatial_stages) : -1]
@@ -279,7 +277,7 @@ class Augment:
         for number, (mixing, table) in enumerate(zip(self.mixings, tables, strict=True)):
             other, other_weight = mixing.apply(own, partners, table)
             chosen = (choice == number) & mixing.changes(labels)
-            if chosen.all():  # one mixing for all classes, the usual case: nothing to copy
+            if chosen.all():  # the common case, one mixing for all classes, needs no copy
                 return other, other_weight
             mixed = torch.where(chosen[:, None, None, None], other, mixed)
             weight = torch.where(chosen, other_weight, weight)
@@ -287,7 +285,7 @@ class Augment:
 
 
 def build_augment(text: str | None) -> Augment | None:
-    """`crop(4)|flip|rotate(5)` -> the pipeline; no text (None, "" or "none") -> None."""
+    """The pipeline for a text such as `crop(4)|flip|rotate(5)`; None for None, "" or "none"."""
     if text is None or not text.strip() or text.strip() == "none":
         return None
     return Augment([AUGMENTS.build(spec) for spec in parse_pattern(text)])

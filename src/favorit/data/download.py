@@ -1,4 +1,4 @@
-"""One file over HTTP: resumed where it broke off, verified, and only then put in its place."""
+"""Download of one file over HTTP: resumed after an interruption, verified, then renamed into place."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ AGENT = "favorit (data fetch)"
 
 
 class SourceError(Exception):
-    """One source did not give a file; the next one may."""
+    """A source failed to provide a file; the next source may succeed."""
 
 
 def download(url: str, target: Path, verify: Callable[[Path], bool]) -> None:
-    """`url` -> `target`. What has arrived when the connection breaks stays in `target.part`; the next call goes on from
-    there.
+    """Downloads `url` to `target`. If the connection breaks, `target.part` stays and the next call resumes it.
 
-    A whole file that fails `verify` is deleted: `target` never holds anything else than the right content.
+    A complete file that fails `verify` is deleted, so `target` only ever holds verified content.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(target.name + ".part")
@@ -34,15 +33,15 @@ def download(url: str, target: Path, verify: Callable[[Path], bool]) -> None:
     except urllib.error.URLError as error:
         raise SourceError(f"{url}: {getattr(error.reason, 'strerror', None) or error.reason}") from None
     except (http.client.HTTPException, ConnectionError, TimeoutError) as error:
-        raise SourceError(f"{url}: the connection broke ({error}), what has arrived is kept") from None
+        raise SourceError(f"{url}: the connection broke ({error}), the partial file is kept") from None
     if not verify(part):
         part.unlink()
-        raise SourceError(f"{url}: wrong checksum, not kept")
+        raise SourceError(f"{url}: wrong checksum, deleted")
     os.replace(part, target)
 
 
 def store(target: Path, content: bytes) -> None:
-    """Writes a whole file or nothing."""
+    """Writes a file atomically: completely or not at all."""
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(target.name + ".part")
     try:
@@ -53,7 +52,7 @@ def store(target: Path, content: bytes) -> None:
 
 
 def _receive(url: str, part: Path) -> None:
-    """Appends what is missing of `url` to `part`."""
+    """Appends the missing bytes of `url` to `part`."""
     have = part.stat().st_size if part.is_file() else 0
     headers = {"User-Agent": AGENT} | ({"Range": f"bytes={have}-"} if have else {})
     try:
@@ -62,7 +61,7 @@ def _receive(url: str, part: Path) -> None:
         error.close()
         if error.code != http.client.REQUESTED_RANGE_NOT_SATISFIABLE or not have:
             raise
-        # Nothing is left to send: the part is whole, or longer than the file. Its checksum decides.
+        # The server has nothing left to send: the partial file is complete or too long. Its checksum decides.
         return
     with response:
         resumed = response.status == http.client.PARTIAL_CONTENT
@@ -78,8 +77,8 @@ def _receive(url: str, part: Path) -> None:
         raise http.client.IncompleteRead(b"", expected - size)
 
 
-def say_fetching(what: str) -> None:
-    """A line where nobody looks at a screen; where somebody does, a bar or a spinner says it."""
+def print_fetching(what: str) -> None:
+    """Prints one line if stderr is not a terminal; a terminal shows a progress bar or spinner instead."""
     from rich.console import Console
 
     console = Console(stderr=True)
@@ -89,11 +88,11 @@ def say_fetching(what: str) -> None:
 
 @contextmanager
 def _bar(title: str, start: int, total: int | None) -> Iterator[Callable[[int], None]]:
-    """A progress bar on a terminal, a line elsewhere."""
+    """A progress bar on a terminal, else one line."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-    say_fetching(title if total is None else f"{title}, {(total - start) / 1e6:,.1f} MB")
+    print_fetching(title if total is None else f"{title}, {(total - start) / 1e6:,.1f} MB")
     console = Console(stderr=True)
     columns = (
         TextColumn("{task.description}"),

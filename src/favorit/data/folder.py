@@ -1,7 +1,7 @@
-"""A user's own images: PATH/class/*.png, or PATH/train, PATH/val and PATH/test with classes inside.
+"""A user's own images: PATH/class/*.png, or PATH/train, PATH/val and PATH/test with class folders inside.
 
-Every image is turned upright by its EXIF tag, converted to RGB and, unless all are squares of one size already, resized
-whole (not cropped) to a square.
+Every image is rotated according to its EXIF tag and converted to RGB. Unless all images are squares of one size, each
+is resized (not cropped) to a square.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from favorit.errors import FavoritError
 EXTENSIONS = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 PARTS = ("train", "val", "test")
 TEST_FRACTION = 0.2
-# The side of squares that images of several sizes, or of a size above the second, become.
+# Square images of one size up to LARGEST_KEPT keep their size; all others become squares of SIDE pixels.
 SIDE, LARGEST_KEPT = 64, 128
-NAMED_AT_MOST = 5
+MAX_NAMED = 5
 
 
 def read_image(path: str | os.PathLike[str], size: tuple[int, int], channels: int = 3) -> Tensor:
@@ -41,76 +41,80 @@ def read_image(path: str | os.PathLike[str], size: tuple[int, int], channels: in
                 (size[1], size[0]), Image.Resampling.BILINEAR, reducing_gap=3
             )
     except FileNotFoundError:
-        raise FavoritError(f"{path}: there is no such file") from None
-    except Exception as error:  # damaged files make PIL raise anything: struct.error, TypeError, SyntaxError, its own
+        raise FavoritError(f"{path}: file not found") from None
+    except Exception as error:  # for damaged files PIL raises struct.error, TypeError, SyntaxError and others
         raise FavoritError(f"{path}: cannot be read as an image ({error})".replace("\n", " ")) from None
     pixels = torch.from_numpy(np.asarray(image).copy())
     return pixels.permute(2, 0, 1).contiguous() if channels == 3 else pixels[None]
 
 
 def _eight_bits(image: Any) -> Any:
-    """16 bits scaled to 8, where PIL's own conversion would make everything above 255 white; 32 bits have no agreed
-    range.
+    """The image with 16-bit pixels scaled to 8 bits. PIL's own conversion would clip values above 255.
+
+    32-bit pixels are an error, because they have no agreed range.
     """
     if image.mode.startswith("I;16"):
         from PIL import Image
 
         return Image.fromarray(((np.asarray(image).astype(np.uint32) + 128) // 257).astype(np.uint8))
     if image.mode in ("I", "F"):
-        raise ValueError(f"its pixels have 32 bits, PIL's mode {image.mode}: save it with 8 or 16")
+        raise ValueError(f"32-bit pixels, PIL mode {image.mode}: save it with 8 or 16 bits")
     return image
 
 
 def find_images(paths: Sequence[Path]) -> list[Path]:
-    """The files as given, and for a folder the images in it and in its folders; an error where that is none."""
+    """The files as given; a folder stands for all images in and below it. An empty folder is an error."""
     found: list[Path] = []
     for path in paths:
         inside = [file for folder in _folders(path) for file in _files(folder)] if path.is_dir() else [path]
         if not inside:
-            raise FavoritError(f"{path}: no images in this folder: expected {' '.join(EXTENSIONS)} files")
+            raise FavoritError(f"{path}: no images in this folder, expected {' '.join(EXTENSIONS)} files")
         found += inside
     return found
 
 
 def load_folder(path: str, image_size: int | None, seed: int) -> DataSet:
-    """PATH/class/*, or PATH/train with PATH/val and PATH/test beside it; without a test folder a stratified 20 % is set
-    aside.
+    """The data set in PATH/class/*, or in PATH/train with optional PATH/val and PATH/test.
+
+    Without a test folder, a stratified 20 % of the images is held out as the test set.
     """
     root = Path(path).expanduser()
     if not path.strip():
-        raise FavoritError("folder: names no folder: write folder:PATH")
+        raise FavoritError("folder: the path is empty: write folder:PATH")
     if not root.is_dir():
-        here = "" if root.is_absolute() else f" in {Path.cwd()}: a relative path counts from where the command is given"
-        raise FavoritError(f"folder:{path}: there is no such folder{here}")
-    # Images directly in PATH/train mean that "train" is a class, beside car and plane.
-    divided = (root / "train").is_dir() and not _files(root / "train")
-    whole = root / "train" if divided else root
-    classes = _class_names(whole)
+        here = "" if root.is_absolute() else f" in {Path.cwd()}: relative paths start at the working directory"
+        raise FavoritError(f"folder:{path}: folder not found{here}")
+    # Images directly in PATH/train mean that "train" is the name of a class.
+    has_parts = (root / "train").is_dir() and not _files(root / "train")
+    train_folder = root / "train" if has_parts else root
+    classes = _class_names(train_folder)
     if len(classes) < 2:
         found = f"only the class {classes[0]!r}" if classes else "no images"
         raise FavoritError(
-            f"{whole}: {found}: expected two or more folders, one for a class, with {' '.join(EXTENSIONS)} files in each"
+            f"{train_folder}: {found}, expected at least two class folders with {' '.join(EXTENSIONS)} files"
         )
-    _refuse_empty(whole)
-    image_size = image_size or _common_size(whole, classes) or SIDE
-    train = _read(whole, classes, image_size)
+    _refuse_empty_classes(train_folder)
+    image_size = image_size or _common_size(train_folder, classes) or SIDE
+    train = _read(train_folder, classes, image_size)
     validation = test = None
-    if divided:
-        _refuse_strangers(root)
+    if has_parts:
+        _refuse_unknown_parts(root)
         validation = _read(root / "val", classes, image_size) if (root / "val").is_dir() else None
         test = _read(root / "test", classes, image_size) if (root / "test").is_dir() else None
     if test is None:
         count = max(len(classes), round(TEST_FRACTION * len(train)))
         if len(train) - count < len(classes):
-            reason = f"{len(train)} images of {len(classes)} classes are too few to set some aside for testing"
+            reason = f"{len(train)} images of {len(classes)} classes are too few to hold out a test set"
             raise FavoritError(
-                f"folder:{path}: {reason}: add some, or put test images into {root / 'test'} and these into {root / 'train'}"
+                f"folder:{path}: {reason}: add images, or put test images into {root / 'test'} "
+                f"and these into {root / 'train'}"
             )
         try:
-            kept, aside = split(train.labels, seed=seed, validation=count)
+            kept, held_out = split(train.labels, seed=seed, validation=count)
         except FavoritError as error:
-            raise FavoritError(f"folder:{path}: too few images to set some aside for testing: {error}") from None
-        train, test = Images(train.images[kept], train.labels[kept]), Images(train.images[aside], train.labels[aside])
+            raise FavoritError(f"folder:{path}: too few images to hold out a test set: {error}") from None
+        test = Images(train.images[held_out], train.labels[held_out])
+        train = Images(train.images[kept], train.labels[kept])
     licence = citation = "yours"
     return make_dataset(
         f"folder:{path}", classes, train, test, validation=validation, licence=licence, citation=citation
@@ -118,7 +122,7 @@ def load_folder(path: str, image_size: int | None, seed: int) -> DataSet:
 
 
 def _common_size(folder: Path, classes: tuple[str, ...]) -> int | None:
-    """The side of the training images where all are squares of one size that is not too large to be kept."""
+    """The side of the training images if all are squares of one size up to LARGEST_KEPT, else None."""
     from PIL import Image
 
     sizes: set[tuple[int, int]] = set()
@@ -134,31 +138,29 @@ def _common_size(folder: Path, classes: tuple[str, ...]) -> int | None:
     return width if width == height <= LARGEST_KEPT else None
 
 
-def _refuse_strangers(root: Path) -> None:
-    """An error for a folder of classes beside train that would otherwise be ignored."""
+def _refuse_unknown_parts(root: Path) -> None:
+    """Raises an error for a folder of classes next to `train` that would be ignored."""
     for folder in sorted(root.iterdir()):
         if folder.name not in PARTS and folder.is_dir() and _class_names(folder):
-            raise FavoritError(
-                f"{folder}: beside train there may be val and test: rename it to one of them, or move it elsewhere"
-            )
+            raise FavoritError(f"{folder}: not a known part: rename it to val or test, or move it elsewhere")
 
 
-def _refuse_empty(folder: Path) -> None:
-    """An error for a class folder without images, which would otherwise be no class."""
+def _refuse_empty_classes(folder: Path) -> None:
+    """Raises an error for a class folder without images, which would be ignored."""
     for name in sorted(p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith(".")):
         if not _files(folder / name):
             raise FavoritError(
-                f"{folder / name}: no {' '.join(EXTENSIONS)} files in this class folder: add or convert some, or remove it"
+                f"{folder / name}: no {' '.join(EXTENSIONS)} files in this class folder: add images or remove it"
             )
 
 
 def _folders(path: Path) -> list[Path]:
-    """A folder and all below it."""
+    """A folder and all folders below it."""
     return [path, *sorted(below for below in path.rglob("*") if below.is_dir())]
 
 
 def _files(folder: Path) -> list[Path]:
-    """The images of a folder. A link that leads nowhere is one that cannot be read, which whoever reads it will say."""
+    """The image files of a folder. Broken links are included, so that reading them raises an error."""
     named = (p for p in folder.iterdir() if p.suffix.lower() in EXTENSIONS and not p.name.startswith("."))
     return sorted(p for p in named if p.is_file() or p.is_symlink())
 
@@ -168,10 +170,10 @@ def _class_names(folder: Path) -> tuple[str, ...]:
 
 
 def _read(folder: Path, classes: tuple[str, ...], size: int) -> Images:
-    """All images below `folder`, class by class, in the order of their names."""
-    strangers = set(_class_names(folder)) - set(classes)
-    if strangers:
-        raise FavoritError(f"{folder}: the classes {', '.join(sorted(strangers))} have no training images")
+    """All images below `folder`, sorted by class, then by name."""
+    unknown = set(_class_names(folder)) - set(classes)
+    if unknown:
+        raise FavoritError(f"{folder}: the classes {', '.join(sorted(unknown))} have no training images")
     labelled = [
         (file, label)
         for label, name in enumerate(classes)
@@ -182,18 +184,19 @@ def _read(folder: Path, classes: tuple[str, ...], size: int) -> Images:
         raise FavoritError(f"{folder}: no images in its class folders")
     pixels = torch.empty((len(labelled), 3, size, size), dtype=torch.uint8)
 
-    def load(number: int) -> str | None:
+    def load(index: int) -> str | None:
+        """The name of an image that cannot be read."""
         try:
-            pixels[number] = read_image(labelled[number][0], (size, size))
+            pixels[index] = read_image(labelled[index][0], (size, size))
         except FavoritError:
-            return str(labelled[number][0].relative_to(folder))
+            return str(labelled[index][0].relative_to(folder))
         return None
 
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         bad = [name for name in pool.map(load, range(len(labelled))) if name is not None]
     if bad:
-        more = f" and {len(bad) - NAMED_AT_MOST} more" if len(bad) > NAMED_AT_MOST else ""
-        named = f"{', '.join(bad[:NAMED_AT_MOST])}{more}"
+        more = f" and {len(bad) - MAX_NAMED} more" if len(bad) > MAX_NAMED else ""
+        named = f"{', '.join(bad[:MAX_NAMED])}{more}"
         raise FavoritError(
             f"{folder}: {len(bad)} of {len(labelled)} images cannot be read: {named}: repair or remove them"
         )

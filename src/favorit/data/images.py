@@ -1,4 +1,4 @@
-"""What a data set is once it is in memory: uint8 tensors, class names, and the digest that identifies the content."""
+"""A data set in memory: uint8 tensors, class names, and a digest that identifies the content."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Images:
             )
         if self.labels.dtype != torch.int64 or self.labels.shape != self.images.shape[:1]:
             raise FavoritError(
-                f"{len(self.images)} images need as many int64 labels, not {self.labels.dtype} {tuple(self.labels.shape)}"
+                f"labels must be int64 ({len(self.images)},), not {self.labels.dtype} {tuple(self.labels.shape)}"
             )
 
     def __len__(self) -> int:
@@ -37,9 +37,7 @@ class Images:
 
 @dataclass(frozen=True)
 class DataSet:
-    """A named set. `mean` and `std` are per channel in the 0..1 scale; `validation` is there only where its files say
-    so.
-    """
+    """A named data set. `mean` and `std` are per channel on the 0..1 scale. `validation` is its own part, if any."""
 
     name: str
     classes: tuple[str, ...]
@@ -76,9 +74,9 @@ def make_dataset(
     std: tuple[float, ...] | None = None,
     version: str = "",
 ) -> DataSet:
-    """A DataSet with its labels checked, its digest taken, and mean and std from the training images unless given.
+    """A DataSet with checked labels and a digest. Mean and std come from the training images unless given.
 
-    `version` names files that are not the published ones. It becomes part of the digest.
+    `version` names a variant of the published files. It is part of the digest.
     """
     parts = [("train", train), ("test", test)] + ([("validation", validation)] if validation else [])
     for part, images in parts:
@@ -92,7 +90,7 @@ def make_dataset(
 
 
 def check_labels(labels: Tensor, classes: int, where: str) -> None:
-    """Every label is in 0..classes-1, or an error that names the first that is not."""
+    """Raises an error that names the first label outside 0..classes-1."""
     bad = ((labels < 0) | (labels >= classes)).nonzero()
     if len(bad):
         first = int(bad[0])
@@ -102,14 +100,12 @@ def check_labels(labels: Tensor, classes: int, where: str) -> None:
 
 
 def channel_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of each channel over all pixels, in the 0..1 scale; a channel that hardly varies gets
-    std 1.
-    """
+    """(mean, standard deviation) of each channel over all pixels, on the 0..1 scale; std is 1 if it is below 1e-3."""
     channels = images.shape[1]
     total, squares = torch.zeros(channels, dtype=torch.float64), torch.zeros(channels, dtype=torch.float64)
     for chunk in images.split(max(1, VALUES_AT_ONCE // images[0].numel())):
         values = chunk.flatten(2).float().div_(255)
-        # An image at a time in float32, then the images in float64: as exact as it need be, at a fifth of the cost.
+        # Sums within an image in float32, over images in float64: accurate enough at a fifth of the cost.
         total += values.sum(2).double().sum(0)
         squares += values.square_().sum(2).double().sum(0)
     mean = total * channels / images.numel()
@@ -119,9 +115,7 @@ def channel_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, 
 
 
 def content_digest(classes: Sequence[str], parts: Sequence[Images], version: str = "") -> str:
-    """sha256 over the class names, the version and, for each part, shape, pixels and labels: equal content, equal
-    digest, wherever it lies.
-    """
+    """sha256 over the class names, the version and, for each part, shape, pixels and labels. Paths do not matter."""
     digest = hashlib.sha256("\n".join(classes).encode())
     if version:
         digest.update(f"\0{version}".encode())

@@ -1,5 +1,7 @@
-"""Batches from a data set in memory. Epoch e visits the samples in the order of one permutation, a function of (seed,
-e) alone: a run resumed at batch b of the epoch, or another number of processes, sees the same batches.
+"""Batches from a data set in memory.
+
+The order of the samples in epoch e is one permutation, a function of (seed, e) alone. So a run that resumes in the
+middle of an epoch, or runs on another number of processes, sees the same batches.
 """
 
 from __future__ import annotations
@@ -20,11 +22,11 @@ from favorit.errors import FavoritError
 
 @dataclass(frozen=True)
 class Batch:
-    """`images` float32 (B, C, H, W), normalised; `targets` int64 (B,), or float32 (B, classes) where labels are mixed.
+    """`images` float32 (B, C, H, W), normalised; `targets` int64 (B,), or float32 (B, classes) if labels are mixed.
 
-    `indices` are the samples' positions in the data set; `total` counts the rows over all ranks. A loss summed over the
-    rows and divided by total / world has the gradient of one process after averaging, even where the ranks' rows differ
-    in number.
+    `indices` are the indices of the samples in the data set; `total` counts the samples of all ranks. Divide a loss
+    summed over the batch by total / world: averaged over ranks, its gradient is that of one process, even if the ranks
+    have batches of different sizes.
     """
 
     images: Tensor
@@ -34,8 +36,8 @@ class Batch:
 
 
 class Loader:
-    """Batches of `images` at the positions `indices`. With `world` ranks each takes its contiguous share of every
-    batch, equal in all full batches. `classes` is the width of mixed targets; the greatest label + 1 without it.
+    """Batches of `images` at `indices`. With `world` ranks, each takes a contiguous share of every batch, of equal size
+    in all full batches. `classes` is the width of mixed targets, by default the greatest label + 1.
     """
 
     def __init__(
@@ -53,34 +55,35 @@ class Loader:
         rank: int = 0,
         world: int = 1,
     ) -> None:
-        self.images, self.batch_size, self.seed, self.shuffle, self.drop_last = (
-            images,
-            batch_size,
-            seed,
-            shuffle,
-            drop_last,
-        )
+        self.images = images
         self.indices = torch.arange(len(images)) if indices is None else indices
-        self.preprocess, self.augment, self.rank, self.world = preprocess, augment, rank, world
+        self.batch_size = batch_size
+        self.seed = seed
+        self.preprocess = preprocess
+        self.shuffle = shuffle
+        self.drop_last = drop_last
+        self.augment = augment
+        self.rank = rank
+        self.world = world
         if batch_size < 1 or batch_size % world:
             raise FavoritError(f"batch_size={batch_size} cannot be shared equally between {world} processes")
         if len(self.indices) == 0:
-            raise FavoritError("there are no images to load")
+            raise FavoritError("no images to load")
         if len(self) == 0:
             raise FavoritError(
-                f"batch_size={batch_size}: more than the {len(self.indices)} images there are, and the last batch is dropped"
+                f"batch_size={batch_size} is more than the {len(self.indices)} images, and drop_last drops that batch"
             )
         self.classes = classes or int(images.labels.max()) + 1
         if augment:
             augment.check_classes(self.classes)
 
     def __len__(self) -> int:
-        """Batches of an epoch, the same for every rank."""
-        whole, rest = divmod(len(self.indices), self.batch_size)
-        return whole + (rest > 0 and not self.drop_last)
+        """The number of batches in an epoch, the same for every rank."""
+        full, rest = divmod(len(self.indices), self.batch_size)
+        return full + (rest > 0 and not self.drop_last)
 
     def epoch(self, number: int, start: int = 0) -> Iterator[Batch]:
-        """The batches of epoch `number` from batch `start` on."""
+        """The batches of epoch `number`, starting with batch `start`."""
         order = self.indices
         if self.shuffle:
             order = order[torch.randperm(len(order), generator=seeds.generator(self.seed, "order", number))]
@@ -93,7 +96,7 @@ class Loader:
         first, last = total * self.rank // self.world, total * (self.rank + 1) // self.world
         own = samples[first:last]
         mixes = self.augment is not None and self.augment.mixes
-        # A mixed sample's partner is the next one of the whole batch, so one row more than the share is prepared.
+        # The mixing partner is the next sample of the whole batch, so this share needs one sample more.
         taken = torch.cat([own, samples[last % total].view(1)]) if mixes else own
         pixels = self.images.images.flatten(1).index_select(0, taken).view(-1, *self.images.images.shape[1:])
         targets = self.images.labels[taken]
@@ -103,6 +106,6 @@ class Loader:
         images = self.preprocess(pixels)
         if self.augment and mixes:
             images, weight = self.augment.mix(images, targets[:-1], [row[:-1] for row in rows])
-            hot = F.one_hot(targets, self.classes).float()
-            targets = torch.lerp(hot[1:], hot[:-1], weight[:, None])
+            one_hot = F.one_hot(targets, self.classes).float()
+            targets = torch.lerp(one_hot[1:], one_hot[:-1], weight[:, None])
         return Batch(images, targets, own, total)

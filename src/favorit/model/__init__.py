@@ -1,4 +1,4 @@
-"""Models: stems, blocks, heads and layouts, and the Vision Transformer they make. Presets are read without torch."""
+"""Models: stems, blocks, heads, layouts, and the Vision Transformer built from them. Presets need no torch."""
 
 from typing import TYPE_CHECKING
 

@@ -12,5 +12,5 @@ ACTIVATIONS: dict[Activation, type[nn.Module]] = {"gelu": nn.GELU, "relu": nn.Re
 
 
 def activation(name: Activation) -> nn.Module:
-    """A new module of that activation."""
+    """A new module for the named activation."""
     return ACTIVATIONS[name]()

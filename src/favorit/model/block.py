@@ -16,7 +16,7 @@ from favorit.model.activation import Activation, activation
 
 
 class Wiring(NamedTuple):
-    """Where a residual branch normalises, and what is added to it: the branch's input, or that input normalised."""
+    """Where a residual block normalises. `adds_normalised`: the skip connection carries the normalised input."""
 
     before: bool
     after: bool
@@ -32,9 +32,7 @@ WIRINGS = {
 
 
 class DropPath(nn.Module):
-    """Stochastic depth: the whole branch of an image is left out with probability p, and scaled by 1/(1-p)
-    otherwise.
-    """
+    """Stochastic depth: the branch of an image is dropped with probability p, and scaled by 1/(1-p) otherwise."""
 
     def __init__(self, p: float) -> None:
         super().__init__()
@@ -48,9 +46,9 @@ class DropPath(nn.Module):
 
 
 class Residual(nn.Module):
-    """x -> after(base + drop(branch(y))), y = before(x), base = x (or y where the wiring says so).
+    """x -> after(base + drop(branch(y))), y = before(x), base = x, or y if the wiring adds the normalised input.
 
-    A branch that gives only the first tokens is added to those.
+    If the branch returns only the first tokens, so does this block.
     """
 
     def __init__(self, branch: nn.Module, dim: int, norm: str, dropout: float, drop_path: float) -> None:
@@ -64,7 +62,8 @@ class Residual(nn.Module):
 
     def forward(self, x: Tensor, **where: Any) -> Tensor:
         y = self.before(x)
-        base, added = y if self.adds_normalised else x, self.drop(self.branch(y, **where))
+        base = y if self.adds_normalised else x
+        added = self.drop(self.branch(y, **where))
         return self.after((base if base.shape == added.shape else base[:, : added.shape[1]]) + added)
 
 

@@ -1,4 +1,4 @@
-"""Heads: tokens to logits. Each owns the last normalisation.
+"""Heads: tokens to logits. The final normalisation is part of the head.
 
 Shapes: B batch, N tokens, C model width.
 """
@@ -16,9 +16,9 @@ from favorit.spec import PositiveInt, Registry
 
 
 class Head(nn.Module, ABC):
-    """(B, prefix + N, C) -> (B, classes). `prefix` is how many tokens of its own it wants before the grid.
+    """(B, prefix + N, C) -> (B, classes). `prefix` is the number of extra tokens that it needs before the grid.
 
-    `reads` is how many of the first tokens it reads, None for all: the last block computes no others.
+    `reads` is the number of leading tokens that it reads, None for all. The last block computes only those.
     """
 
     prefix: int = 0
@@ -34,7 +34,7 @@ HEADS: Registry[Head] = Registry("head", context=("dim", "classes", "tokens", "d
 
 @HEADS.register("cls")
 class ClassToken(Head):
-    """W norm(x_0): reads the class token, which is put before the grid."""
+    """W norm(x_0), where x_0 is the class token, placed before the grid."""
 
     prefix = 1
     reads = 1
@@ -61,7 +61,7 @@ class Mean(Head):
 
 @HEADS.register("seqpool")
 class SequencePool(Head):
-    """W sum_n p_n y_n, y = norm(x), p = softmax over tokens of a learned score of y."""
+    """W sum_n p_n y_n, y = norm(x), p = softmax of w . y_n over the tokens, w learned."""
 
     def __init__(self, dim: int, classes: int) -> None:
         super().__init__()
@@ -74,9 +74,7 @@ class SequencePool(Head):
 
 @HEADS.register("mlp", rest="widths")
 class Mlp(Head):
-    """Dense layers with GELU and dropout on the flattened tokens: `mlp(2048, 1024)`. Its size is that of one image
-    size.
-    """
+    """Dense layers with GELU and dropout on the flattened tokens, for one image size: `mlp(2048, 1024)`."""
 
     def __init__(
         self,
@@ -96,6 +94,6 @@ class Mlp(Head):
     def forward(self, x: Tensor) -> Tensor:
         if x.shape[1] != self.tokens:
             raise FavoritError(
-                f"head mlp was built for {self.tokens} tokens and got {x.shape[1]}: build the model for this image_size"
+                f"head mlp got {x.shape[1]} tokens and was built for {self.tokens}: build the model for this image_size"
             )
         return self.layers(x)

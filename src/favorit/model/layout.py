@@ -1,6 +1,6 @@
 """Layouts: which mixer each layer uses.
 
-A layout is a name below, or a pattern such as `relu(m=64)|softmax` that is tiled over the depth.
+A layout is a name in LAYOUTS, or a pattern such as `relu(m=64)|softmax`, which is tiled over the depth.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from favorit.spec import Spec, parse_pattern
 
 STANDARD = Spec("softmax")
 
-# Half of an odd depth is rounded down, as in the report that named these layouts: its first half is the first
-# floor(depth / 2) layers.
+# The first half is floor(depth / 2) layers, as in the report that named these layouts.
 LAYOUTS: dict[str, Callable[[Spec, int], list[Spec]]] = {
     "all_standard": lambda performer, depth: [STANDARD] * depth,
     "all_performer": lambda performer, depth: [performer] * depth,
@@ -27,22 +26,23 @@ LAYOUTS: dict[str, Callable[[Spec, int], list[Spec]]] = {
 
 def layers(layout: str, performer: str, depth: int) -> list[Spec]:
     """One mixer for each layer, as canonical specs: names exist, parameters are valid, defaults are left out."""
-    name, beside = layout.strip(), MIXERS.canonical(performer)
+    name = layout.strip()
+    performer_spec = MIXERS.canonical(performer)
     if name in LAYOUTS:
-        return LAYOUTS[name](beside, depth)
+        return LAYOUTS[name](performer_spec, depth)
     pattern = parse_pattern(layout)
     for spec in pattern:
         if spec.name not in MIXERS:
             raise unknown("layout or mixer", spec.name, [*LAYOUTS, *MIXERS])
     if depth % len(pattern):
         raise FavoritError(
-            f"layout={layout!r} does not fit depth={depth}: it has {len(pattern)} layers, the depth must be a multiple of that"
+            f"layout={layout!r} does not fit depth={depth}: the depth must be a multiple of its {len(pattern)} layers"
         )
     return [MIXERS.canonical(spec) for spec in pattern * (depth // len(pattern))]
 
 
 def shorten(mixers: list[Spec]) -> str:
-    """The layers as the shortest pattern: repeats counted, a whole period written once."""
+    """The shortest pattern for these layers: one period, with repeats written as `*count`."""
     texts = [str(spec) for spec in mixers]
     period = next(n for n in range(1, len(texts) + 1) if len(texts) % n == 0 and texts == texts[:n] * (len(texts) // n))
     runs = [(text, len(list(group))) for text, group in groupby(texts[:period])]

@@ -1,6 +1,4 @@
-"""Models without values: what is wrong with a configuration shows in shapes alone, and millions of parameters cost
-nothing.
-"""
+"""Models on the meta device: shapes without values. They reveal a faulty configuration without allocating memory."""
 
 from __future__ import annotations
 
@@ -17,7 +15,8 @@ from favorit.config import ModelConfig
 from favorit.errors import FavoritError
 from favorit.model.vit import ViT, create_model
 
-# Of nn.init those that ask a mode before they draw: what they call themselves is hidden from it.
+# These nn.init functions dispatch to a TorchFunctionMode and hide from it what they call. The others call a method of
+# Tensor.
 _FILLS = (
     Tensor.normal_,
     Tensor.uniform_,
@@ -29,34 +28,31 @@ _FILLS = (
 
 
 def outline(config: ModelConfig) -> ViT:
-    """The model on the meta device; raises what building it would."""
-    with torch.device("meta"), _Undrawn(), warnings.catch_warnings():
+    """The model on the meta device; raises the same errors as building it."""
+    with torch.device("meta"), _SkipInit(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return create_model(config, seed=0)
 
 
-def check_room(config: ModelConfig) -> None:
-    """An error before anything is allocated, where the weights alone are more than what is free."""
+def check_memory(config: ModelConfig) -> None:
+    """Raises an error, before anything is allocated, if the weights alone exceed the free memory."""
     try:
         model = outline(config)
     except FavoritError:
         raise
-    except (
-        Exception
-    ):  # a component of the user's that looks at values while it is built: whether it fits shows when it is
+    except Exception:  # a user's component may read values while it is built, which the meta device does not allow
         return
     free, needed = measure.free_memory(), sum(tensor.nbytes for tensor in model.state_dict().values())
     if free is not None and needed > free:
+        fields = f"model.dim ({config.dim}), model.mlp_dim ({config.mlp_dim}) or model.depth ({config.depth})"
         raise FavoritError(
             f"the weights of this model need {needed / 2**30:,.1f} GiB and {free / 2**30:.1f} are free: "
-            f"choose a smaller model.dim ({config.dim}), model.mlp_dim ({config.mlp_dim}) or model.depth ({config.depth})"
+            f"choose a smaller {fields}"
         )
 
 
-class _Undrawn(TorchFunctionMode):
-    """No random numbers are drawn: where there is nothing to fill, torch takes ten times as long as for numbers, and
-    loads its compiler.
-    """
+class _SkipInit(TorchFunctionMode):
+    """Skips random initialisation. On the meta device torch takes ten times as long for it, and loads its compiler."""
 
     def __torch_function__(
         self,

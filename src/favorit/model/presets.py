@@ -1,11 +1,12 @@
-"""Presets: every model of the five reproduced systems, as data.
+"""Presets: every model of the five reproduced reports, as data.
 
-Sizes are for CIFAR-10 unless a name says otherwise; `image_size=28, channels=1` makes any of them an MNIST model. What
-a report leaves open is decided here and said in a comment. Numbers of a section are those of the report's own tables.
+Sizes are for CIFAR-10 unless the name says otherwise; `image_size=28, channels=1` turns any preset into an MNIST model.
+Values come from the tables of each report. Where a report leaves a value open, a comment states our choice.
 """
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 from favorit.config import ModelConfig
@@ -13,19 +14,21 @@ from favorit.errors import unknown
 
 MNIST: dict[str, Any] = dict(image_size=28, channels=1)
 
-# 1. Ding, Wang, Yang, Qin, Hao, "Problem 1: Vision Transformers". The heads of its ViTs are 64 wide whatever the dim:
-# its parameter counts say so. Its Performers are given by dim, depth and heads only, so dim / heads; of learned and
-# sine-cosine positions its text says that the latter were used. Local and global mixing is what its section 6 proposes:
-# a depthwise convolution beside the attention of its Performer-ReLU.
+# 1. Ding, Wang, Yang, Qin, Hao, "Problem 1: Vision Transformers". The parameter counts show that its ViTs have heads of
+# width 64 at every dim. The report gives only dim, depth and heads for its Performers, so their head width is
+# dim / heads. It names learned and sine-cosine positions and says that it used the latter. performer-relu-local follows
+# its section 6, which proposes local and global mixing: Performer-ReLU with a depthwise convolution parallel to
+# attention.
 _VARIANT: dict[str, Any] = dict(dim=128, depth=6, heads=8, mlp_dim=512, dropout=0.1, emb_dropout=0.1)
 _SINCOS_MEAN: dict[str, Any] = dict(position="sincos2d", head="mean")
 _SMALL: dict[str, Any] = dict(dim=64, depth=4, heads=4, mlp_dim=128, layout="all_performer", **_SINCOS_MEAN)
 
 # 2. Clepper et al., "Optimizing Image Classification on CIFAR-10 with Transformer Architectures": kernels behind a
-# convolutional backbone. Layers without feed-forward network; the activation of the kernel is the backbone's too. `exp`
-# has no such activation: ReLU. Its projections are "orthogonal initialisation": rows as torch.nn.init.orthogonal_ draws
-# them. ReLU(Wx + b) has a random b and commonly 256 features. The mixture has the sizes of the prior ReLU run that it
-# builds on, f_theta those of its own table. Its ViT is post-norm with a ReLU feed-forward network.
+# convolutional backbone. Blocks have no feed-forward network. The backbone uses the kernel's activation; `exp` has
+# none, so its backbone uses ReLU. The report's "orthogonal initialisation" is read as torch.nn.init.orthogonal_, hence
+# rows=orthonormal. ReLU(Wx + b) has a random b and usually 256 features. The mixture takes the sizes of the ReLU run
+# that it builds on; f_theta has a table with its own sizes. The report's ViT is post-norm with a ReLU feed-forward
+# network.
 _FEATURES = "rows=orthonormal, eps=1e-6, scale=sqrt"
 _KERNEL: dict[str, Any] = dict(mlp_dim=0, layout="all_performer", position="none", head="mean", norm="double")
 
@@ -33,8 +36,8 @@ _KERNEL: dict[str, Any] = dict(mlp_dim=0, layout="all_performer", position="none
 def _backbone(
     kernel: str, act: str, dropout: float = 0.0, norm: str = "double", **sizes: Any
 ) -> dict[str, dict[str, Any]]:
-    """Both token forms of one kernel: the published single token, and the same backbone with its 16x16 grid kept as
-    tokens.
+    """Two presets for one kernel: the published model with a single token, and the same backbone that keeps its 16x16
+    grid as tokens.
     """
     name = kernel.partition("(")[0]
     base = {**_KERNEL, **sizes, "performer": kernel, "dropout": dropout, "norm": norm}
@@ -44,9 +47,9 @@ def _backbone(
     }
 
 
-# 4. Sun, Shah, "Testing linear-attention Transformers": two frameworks, two sizes. No class token is mentioned; the
-# mean of the tokens is what we read. It describes the Linformer as attention in local windows too; ours is the low-rank
-# projection alone. Its ResNet stem before a Performer has no sizes: two stages of one block.
+# 4. Sun, Shah, "Testing linear-attention Transformers": two frameworks, two sizes. The report mentions no class token,
+# so the head takes the mean of the tokens. It also describes the Linformer as attention in local windows; ours is the
+# low-rank projection alone. It gives no sizes for the ResNet stem of its Performer; ours has two stages of one block.
 _LINEAR: dict[str, Any] = dict(dim=256, heads=8, mlp_dim=768, dropout=0.2, head="mean")
 _KERAS: dict[str, Any] = dict(
     stem="patch(6, crop=True)",
@@ -69,7 +72,7 @@ _RELATIVE = {
 }
 
 PRESETS: dict[str, dict[str, Any]] = {
-    # Report 1. The tables of model sizes, then the trained recipes (a) and (b).
+    # Report 1: its table of model sizes, then its trained recipes (a) and (b).
     "vit": dict(dim=96, depth=4, heads=6, head_dim=64, mlp_dim=512, qkv_bias=False),
     "simple-vit": dict(
         dim=128, depth=6, heads=8, head_dim=64, mlp_dim=512, qkv_bias=False, out_bias=False, **_SINCOS_MEAN
@@ -92,20 +95,20 @@ PRESETS: dict[str, dict[str, Any]] = {
     **_backbone(f"exp(m=128, {_FEATURES})", "relu", dropout=0.1, norm="double_inner", dim=576, depth=3, heads=16),
     **_backbone("mixture(eps=1e-6)", "relu", dim=768, depth=1, heads=16),
     **_backbone("learned(m=512, scale=sqrt)", "relu", dropout=0.5, dim=768, depth=5, heads=16),
-    # Tokens at pixel level: 1024 pixels, or 3072 channel values that share the positions of their pixels. The sizes are
-    # ours.
+    # Tokens at pixel level: 1024 pixels, or 3072 channel values where the channels of a pixel share its position. The
+    # sizes are ours.
     "pixels": dict(stem="patch(1)", head="mean", layout="all_performer", performer="relu(m=64)"),
     "channel-values": dict(stem="values", position="none", head="mean", layout="all_performer", performer="relu(m=64)"),
-    # Report 3: Bennouna, Yang, Shao, Souaid, "Hybrid Transformer Models with Performer and Regular Attention". The
-    # layout and `performer` are what its study varies.
-    "hybrid": dict(),
-    "hybrid-mnist": dict(**MNIST),
-    "hybrid-imagenet": dict(image_size=224, classes=1000, stem="patch(8)", dim=192, depth=8, heads=3, mlp_dim=768),
-    # Report 4. The Transformer and Linformer, then the Performer: of its summary (one block), and as trained.
+    # Report 3: Bennouna, Yang, Shao, Souaid, "Hybrid Transformer Models with Performer and Regular Attention". A small
+    # ViT of dim 64 (142,026 parameters) with softmax in all layers. The report's hybrids set `layout` and `performer`.
+    "vit-64": dict(),
+    "vit-64-mnist": dict(**MNIST),
+    "vit-192-imagenet": dict(image_size=224, classes=1000, stem="patch(8)", dim=192, depth=8, heads=3, mlp_dim=768),
+    # Report 4: the Transformer and the Linformer, then the Performer as summarised (one block) and as trained.
     "linear-transformer": dict(**_LINEAR, image_size=72, stem="patch(6)", depth=8),
     "linear-transformer-mnist": dict(**_LINEAR, **MNIST, stem="patch(7)", depth=6),
     "linformer": dict(**_LINEAR, image_size=72, stem="patch(6)", depth=8, layout="linformer(k=32)"),
-    # 16 tokens on MNIST: a projection to 32 rows would be longer than the sequence.
+    # MNIST has 16 tokens here: a projection to 32 rows would be longer than the sequence.
     "linformer-mnist": dict(**_LINEAR, **MNIST, stem="patch(7)", depth=6, layout="linformer(k=8)"),
     "linear-performer-summary": dict(**_KERAS, depth=1, performer="favor(m=16, features=hyperbolic)"),
     "linear-performer": dict(**_KERAS, depth=8, performer="favor(m=16, features=hyperbolic)", dropout=0.1),
@@ -115,7 +118,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "linear-performer-mnist": dict(
         **_KERAS, **MNIST, depth=4, performer="favor(m=16, features=hyperbolic)", dropout=0.1
     ),
-    # Report 5. Every mixer with every relative position.
+    # Report 5: every mixer with every relative position.
     **{
         f"position-{mixer}-{relative}": dict(**_POSITIONS, layout=layout, position=position)
         for mixer, layout in _MIXERS.items()
@@ -123,9 +126,22 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
 }
 
+# Former name -> current name. Former names still work, with a hint.
+RENAMED = {"hybrid": "vit-64", "hybrid-mnist": "vit-64-mnist", "hybrid-imagenet": "vit-192-imagenet"}
+
+
+def current_name(name: str) -> str:
+    """The key of a preset in PRESETS. A former name gives a hint, an unknown name is an error."""
+    if name in RENAMED:
+        warnings.warn(
+            f"preset {name!r} is now {RENAMED[name]!r}: all its layers are softmax unless you set layout", stacklevel=3
+        )
+        return RENAMED[name]
+    if name not in PRESETS:
+        raise unknown("preset", name, PRESETS)
+    return name
+
 
 def preset(name: str) -> ModelConfig:
     """The configuration of a preset."""
-    if name not in PRESETS:
-        raise unknown("preset", name, PRESETS)
-    return ModelConfig(**PRESETS[name])
+    return ModelConfig(**PRESETS[current_name(name)])

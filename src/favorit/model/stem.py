@@ -29,15 +29,15 @@ class Stem(nn.Module, ABC):
 
     @abstractmethod
     def grid(self, image_size: Grid) -> Grid:
-        """The token grid of an image; an error where the image does not fit."""
+        """The token grid of an image; raises an error if the image does not fit."""
 
     @abstractmethod
     def embed(self, images: Tensor) -> Tensor:
         """The tokens, in row-major order of the grid."""
 
     def forward(self, images: Tensor) -> tuple[Tensor, Grid]:
-        """Tokens and their grid."""
-        grid = self.grid(tuple(images.shape[-2:]))  # first: its errors are readable
+        """(tokens, their grid)."""
+        grid = self.grid(tuple(images.shape[-2:]))  # before `embed`, because its errors are readable
         return self.embed(images), grid
 
 
@@ -46,7 +46,7 @@ STEMS: Registry[Stem] = Registry("stem", context=("image_channels", "dim", "imag
 
 @STEMS.register("patch")
 class Patch(Stem):
-    """One linear map of each size x size patch: a strided convolution. `crop` drops a remainder at the lower right."""
+    """A linear map of each patch: a strided convolution. `crop` drops rows and columns beyond the last whole patch."""
 
     def __init__(self, image_channels: int, dim: int, size: PatchSize = (4, 4), crop: bool = False) -> None:
         super().__init__()
@@ -58,7 +58,8 @@ class Patch(Stem):
         exact = (rows * self.size[0], columns * self.size[1]) == image_size
         if not (rows and columns and (exact or self.crop)):
             raise FavoritError(
-                f"stem: patch size {self.size} does not divide the image {image_size}: choose a divisor or crop=True, or resize the data"
+                f"stem: patch size {self.size} does not divide the image {image_size}: "
+                "choose a divisor, set crop=True, or resize the data"
             )
         return rows, columns
 
@@ -68,27 +69,24 @@ class Patch(Stem):
 
 @STEMS.register("values")
 class Values(Stem):
-    """A token for each channel value: w_k x + b_k + table[row, column], so that the channels of a pixel share its
-    position.
+    """One token for each channel value x: w_k x + b_k + table[row, column]. The channels of a pixel share its position.
 
-    The table is the position: build the model with position=none. The grid is (K rows, columns), the channels one below
-    the other.
+    The table encodes the position, so build the model with position=none. The grid is (K rows, columns): the channels
+    are stacked along the rows.
     """
 
     def __init__(self, image_channels: int, dim: int, image_size: Grid) -> None:
         super().__init__()
         self.channels, self.image_size = image_channels, image_size
-        self.weight, self.bias = (
-            nn.Parameter(torch.randn(image_channels, 1, dim)),
-            nn.Parameter(torch.zeros(image_channels, 1, dim)),
-        )
+        self.weight = nn.Parameter(torch.randn(image_channels, 1, dim))
+        self.bias = nn.Parameter(torch.zeros(image_channels, 1, dim))
         self.table = nn.Parameter(torch.empty(math.prod(image_size), dim))
         nn.init.trunc_normal_(self.table, std=0.02)
 
     def grid(self, image_size: Grid) -> Grid:
         if image_size != self.image_size:
             raise FavoritError(
-                f"stem: values was built for images of {self.image_size}, not {image_size}: build the model for that size"
+                f"stem: values was built for {self.image_size}, not {image_size}: build the model for this image_size"
             )
         return self.channels * image_size[0], image_size[1]
 
@@ -98,12 +96,11 @@ class Values(Stem):
 
 @STEMS.register("conv")
 class Conv(Stem):
-    """3x3 convolutions with batch norm and activation, then 2x2 max pooling (after the last, or after each); the grid
-    stays as tokens.
+    """3x3 convolutions with batch norm and activation; 2x2 max pooling after the last or after each. Each pixel of the
+    feature map is a token.
 
-    With `tokens=1` everything is flattened into a single token through a fully connected layer of `width` (the model's
-    dim by default) with activation and dropout, as one reproduced system has it: attention then has nothing to attend
-    to.
+    With `tokens=1` the feature map is flattened into a single token by a fully connected layer of `width` (default: the
+    model's dim) with activation and dropout, as in one reproduced report. Attention then has nothing to attend to.
     """
 
     def __init__(
@@ -140,7 +137,7 @@ class Conv(Stem):
             )
         elif width is not None:
             raise FavoritError(
-                f"stem: width={width} is not valid without tokens=1: it is the width of the layer that makes the single token"
+                f"stem: width={width} is not valid without tokens=1: it is the width of the single token"
             )
         else:
             self.projection = nn.Sequential(nn.Linear(channels[-1], dim), nn.Dropout(dropout))
@@ -149,8 +146,8 @@ class Conv(Stem):
         feature_map = self._feature_map(image_size)
         if self.single and feature_map != self.feature_map:
             raise FavoritError(
-                f"stem: tokens=1 was built for a feature map {self.feature_map}, and the image {image_size} makes {feature_map}: "
-                "build the model for this image_size"
+                f"stem: tokens=1 was built for a feature map {self.feature_map}, but the image {image_size} gives "
+                f"{feature_map}: build the model for this image_size"
             )
         return (1, 1) if self.single else feature_map
 
@@ -162,7 +159,8 @@ class Conv(Stem):
         rows, columns = (length >> self.halvings for length in image_size)
         if not (rows and columns):
             raise FavoritError(
-                f"stem: the image {image_size} is too small to be halved {self.halvings} times: fewer channels, or pool=last"
+                f"stem: the image {image_size} is too small to be halved {self.halvings} times: "
+                "use fewer channels or pool=last"
             )
         return rows, columns
 
@@ -189,8 +187,8 @@ class Residual(nn.Module):
 
 @STEMS.register("resnet")
 class ResNet(Stem):
-    """A small residual network: stages of `blocks` residual blocks, each stage halving the image; the grid stays as
-    tokens.
+    """A small residual network: each stage halves the image and has `blocks` residual blocks. Each pixel of the feature
+    map is a token.
     """
 
     def __init__(

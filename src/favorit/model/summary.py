@@ -1,4 +1,4 @@
-"""A model as a table: layer, what it is, output shape, parameters, FLOPs."""
+"""A model as a table: layer, kind, output shape, parameters, FLOPs."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from favorit.model.layout import layers
 from favorit.model.vit import ViT
 from favorit.position import Position, Relative, acts_on_qk
 
-# These change nothing in evaluation and have no row.
+# Identities in evaluation mode: they have no row.
 SILENT = (nn.Dropout, nn.Identity, DropPath)
 
 
 @dataclass(frozen=True)
 class Row:
-    """One part of a model. The shape is without the batch; FLOPs are those of one image.
+    """One layer of a model. `shape` omits the batch dimension; `flops` is for one image.
 
-    `trainable` counts the parameters that training changes. `parts` are the modules it consists of, in the order of
-    their calls, where there are several: norms, projections, the mixer. Their parameters and FLOPs add up to its own.
+    `trainable` counts the parameters that training changes. `parts` are the modules of the layer in call order, if
+    there are several: norms, projections, the mixer. Their parameters and FLOPs add up to those of the layer.
     """
 
     layer: str
@@ -38,21 +38,21 @@ class Row:
 
 
 def summarise(model: ViT) -> list[Row]:
-    """The parts of a model in the order an image passes them; parameters add up to the model's.
+    """The layers of a model in the order of the forward pass; parameters add up to the model's.
 
-    The FLOPs of a mixer are those of its attention layer without the projections that are called. In a last block whose
-    head reads the class token, keys and values may be projected by the mixer itself.
+    The FLOPs of a mixer are those of its attention layer minus those of the projections called. In the last block, if
+    the head reads only the class token, the mixer may project keys and values itself; those FLOPs count as the mixer's.
     """
     image = next(model.parameters()).new_zeros(1, model.config.channels, *model.config.image_size)
     training = model.training
     try:
-        # First, without hooks: a hook inside an attention layer changes the path that the last block takes.
+        # Counted first, without hooks: a hook inside an attention layer changes the implementation of the last block.
         counts = measure.flops(model.eval(), image)
         shapes = _shapes(model, image)
     finally:
         model.train(training)
     rows = [_row(model.get_submodule(path), path, kind, shapes, counts) for path, kind in _layers(model)]
-    # The class token and the position table have no call of their own: they act between the stem and the first block.
+    # The class token and the position table are not called as modules: they act between the stem and the first block.
     parameters, trainable = _sizes(model)
     parameters -= sum(row.parameters for row in rows)
     trainable -= sum(row.trainable for row in rows)
@@ -62,7 +62,7 @@ def summarise(model: ViT) -> list[Row]:
 
 
 def _layers(model: ViT) -> Iterator[tuple[str, str]]:
-    """The path and the description of each layer."""
+    """(path, kind) of each layer."""
     config = model.config
     yield "stem", config.stem
     for index, mixer in enumerate(layers(config.layout, config.performer, config.depth)):
@@ -73,17 +73,17 @@ def _layers(model: ViT) -> Iterator[tuple[str, str]]:
 
 
 def _shapes(model: ViT, image: Tensor) -> dict[str, tuple[int, ...]]:
-    """The output shape of each module by path, in the order of their first calls."""
+    """The output shape of each module by path, in order of first call."""
     shapes: dict[str, tuple[int, ...]] = {}
 
-    def remember(path: str) -> Any:
+    def record_shape(path: str) -> Any:
         def hook(module: nn.Module, inputs: Any, output: Tensor | tuple[Tensor, Any]) -> None:
             tokens = output if isinstance(output, Tensor) else output[0]
             shapes.setdefault(path, tuple(tokens.shape[1:]))
 
         return hook
 
-    hooks = [module.register_forward_hook(remember(path)) for path, module in model.named_modules()]
+    hooks = [module.register_forward_hook(record_shape(path)) for path, module in model.named_modules()]
     try:
         with torch.no_grad():
             model(image)
@@ -101,22 +101,25 @@ def _row(layer: nn.Module, path: str, kind: str, shapes: dict[str, tuple[int, ..
 def _parts(
     layer: nn.Module, path: str, kind: str, flops: int, shapes: dict[str, tuple[int, ...]], counts: dict[str, int]
 ) -> tuple[Row, ...]:
-    """None where there is only one, or where one with parameters is never called, so that its shape is not known."""
+    """One row for each module of a layer.
+
+    Empty if there is only one, or if a module with parameters is never called, so that its shape is unknown.
+    """
     calls = list(shapes)
-    leaves = [(place, _call(place, module), module) for place, module in _leaves(layer, path)]
+    leaves = [(leaf, _call(leaf, module), module) for leaf, module in _leaves(layer, path)]
     if any(call not in shapes and _sizes(module)[0] for _, call, module in leaves):
         return ()
     called = sorted((leaf for leaf in leaves if leaf[1] in shapes), key=lambda leaf: calls.index(leaf[1]))
-    others = sum(counts.get(place, 0) for place, _, module in called if not isinstance(module, Mixer))
+    others = sum(counts.get(leaf, 0) for leaf, _, module in called if not isinstance(module, Mixer))
     rows = []
-    for place, call, module in called:
-        spent = flops - others if isinstance(module, Mixer) else counts.get(place, 0)
-        rows.append(Row(place, _kind(module, kind), shapes[call], *_sizes(module), spent))
+    for leaf, call, module in called:
+        own = flops - others if isinstance(module, Mixer) else counts.get(leaf, 0)
+        rows.append(Row(leaf, _kind(module, kind), shapes[call], *_sizes(module), own))
     return tuple(rows) if len(rows) > 1 else ()
 
 
 def _leaves(module: nn.Module, path: str) -> Iterator[tuple[str, nn.Module]]:
-    """The modules that compute something themselves; a mixer and a position count as one module each."""
+    """(path, module) of each module that computes something itself; a mixer or a position counts as one module."""
     if isinstance(module, SILENT) or (isinstance(module, Position) and not acts_on_qk(module)):
         return
     children = list(module.named_children())
@@ -128,8 +131,9 @@ def _leaves(module: nn.Module, path: str) -> Iterator[tuple[str, nn.Module]]:
 
 
 def _call(path: str, module: nn.Module) -> str:
-    """The module whose output has its shape: a position has no call of its own and acts on q and k after their
-    norms.
+    """The path of the call that shows the output shape of a module.
+
+    A position is not called as a module. It acts on q and k after their norms, and keeps their shape.
     """
     return f"{path.rpartition('.')[0]}.norm_k" if isinstance(module, Position) else path
 
@@ -141,5 +145,5 @@ def _kind(module: nn.Module, kind: str) -> str:
 
 
 def _sizes(module: nn.Module) -> tuple[int, int]:
-    """All parameters, and those that training changes."""
+    """(all parameters, trainable parameters)."""
     return sum(p.numel() for p in module.parameters()), measure.parameters(module)

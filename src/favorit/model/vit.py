@@ -29,8 +29,8 @@ from favorit.position import Absolute, Relative, build_position
 class ViT(nn.Module):
     """Images (B,K,rows,columns) -> logits (B,classes): stem, class token, absolute position, blocks, head.
 
-    `config` is what it was built from. Images of another size pass where stem, mixers and head allow it; `resized`
-    makes that permanent.
+    `config` is the configuration it was built from. Images of another size are accepted if stem, mixers and head allow
+    it; `resized` returns a copy for that size.
     """
 
     def __init__(self, config: ModelConfig, seed: int) -> None:
@@ -48,10 +48,10 @@ class ViT(nn.Module):
         prefix = self.head.prefix
         self.class_token = nn.Parameter(torch.empty(prefix, config.dim)) if prefix else None
         head_dim = config.head_dim or config.dim // config.heads
-        place: dict[str, Any] = dict(
+        context: dict[str, Any] = dict(
             dim=config.dim, heads=config.heads, head_dim=head_dim, grid=grid, prefix=prefix, seed=seed
         )
-        self.position = build_position(config.position, **place, only=Absolute)
+        self.position = build_position(config.position, **context, only=Absolute)
         self.dropout = nn.Dropout(config.emb_dropout)
         self.blocks = nn.ModuleList()
         for layer, spec in enumerate(mixers):
@@ -68,7 +68,7 @@ class ViT(nn.Module):
                 config.dim,
                 config.heads,
                 mixer,
-                build_position(config.position, **place, layer=layer, only=Relative),
+                build_position(config.position, **context, layer=layer, only=Relative),
                 config.head_dim,
                 config.qkv_bias,
                 config.out_bias,
@@ -84,7 +84,8 @@ class ViT(nn.Module):
         self.tokens = prefix + tokens
         if self.tokens == 1:
             warnings.warn(
-                f"stem {config.stem!r} makes a single token: attention has nothing to attend to, and every mixer is the same",
+                f"stem {config.stem!r} makes a single token: attention has nothing to attend to, "
+                "so all mixers are equivalent",
                 stacklevel=3,
             )
         initialise(self)
@@ -96,7 +97,7 @@ class ViT(nn.Module):
         """(B, prefix + N, C): the tokens after the last block, or the first `reads` of them."""
         if images.ndim != 4 or images.shape[1] != self.config.channels:
             raise FavoritError(
-                f"images of shape {tuple(images.shape)} came, but the model takes (B, {self.config.channels}, H, W)"
+                f"images of shape {tuple(images.shape)} are not valid: expected (B, {self.config.channels}, H, W)"
             )
         x, grid = self.stem(images)
         prefix = self.head.prefix
@@ -109,7 +110,7 @@ class ViT(nn.Module):
         return last(x, grid, prefix, reads)
 
     def resized(self, image_size: int | Grid) -> ViT:
-        """A copy for another image size: what is as large as the token grid is interpolated."""
+        """A copy for another image size: parameters that depend on the token grid are interpolated."""
         old = self.stem.grid(self.config.image_size)
         model = copy.deepcopy(self)
         model.config = self.config.replace(image_size=image_size)
@@ -122,14 +123,14 @@ class ViT(nn.Module):
         return model
 
     def kernels(self) -> Iterator[tuple[int, Kernel]]:
-        """The kernels with the number of their layer."""
+        """(layer index, kernel) for each kernel."""
         for layer, block in enumerate(self.blocks):
             for module in block.modules():
                 if isinstance(module, Kernel):
                     yield layer, module
 
     def paths(self, batch: int) -> list[str]:
-        """The way a training batch of this size takes through the mixer of each layer."""
+        """The attention implementation that each layer uses for a training batch of this size."""
         *others, last = [module for module in self.modules() if isinstance(module, Attention)]
         return [
             *(layer.explain(batch, self.tokens) for layer in others),
@@ -137,12 +138,12 @@ class ViT(nn.Module):
         ]
 
     def redraw(self, index: int) -> None:
-        """Draws the random features of all layers anew; does nothing in evaluation mode."""
+        """Redraws the random features of all layers; does nothing in evaluation mode."""
         for _, kernel in self.kernels():
             kernel.redraw(index)
 
     def scalars(self) -> dict[str, float]:
-        """The learned numbers of all kernels: `blocks.0.a` is the mixture parameter of the first layer."""
+        """The learned scalars of all kernels by name: `blocks.0.a` is the mixture parameter of the first layer."""
         return {
             f"blocks.{layer}.{name}": value
             for layer, kernel in self.kernels()
@@ -151,14 +152,15 @@ class ViT(nn.Module):
 
 
 def initialise(model: nn.Module) -> None:
-    """Starts the weights of a whole model.
+    """Initialises all weights of a model.
 
-    | what                                     | start                                             |
+    | parameters                               | initial values                                    |
     |------------------------------------------|---------------------------------------------------|
     | linear layers, the patch projection      | Xavier uniform, biases 0                          |
-    | convolutions of stems                    | Kaiming normal (fan out)                          |
-    | class token                              | normal, 0.02                                      |
-    | position tables, gates, random features,  | as their class says; layer norms at 1 and 0       |
+    | convolutions of stems                    | Kaiming normal (fan out), biases 0                |
+    | class token                              | normal, standard deviation 0.02                   |
+    | layer norms                              | weights 1, biases 0                               |
+    | position tables, gates, random features, | set by their own class                            |
     | linformer and kernel projections         |                                                   |
     """
     for module in model.modules():
@@ -178,11 +180,10 @@ def initialise(model: nn.Module) -> None:
 
 
 def create_model(preset_or_config: str | ModelConfig, *, seed: int | None = None, **overrides: Any) -> ViT:
-    """The model of a preset or configuration, with some fields changed: `create_model("hybrid",
-    layout="performer_first")`.
+    """The model of a preset or configuration, with fields overridden: `create_model("vit-64", layout="intertwined")`.
 
-    The same seed gives the same model; without one it comes from torch's global generator, so that `torch.manual_seed`
-    governs it.
+    The same seed gives the same model. Without one, a seed is drawn from torch's global generator, so that
+    `torch.manual_seed` decides.
     """
     config = preset(preset_or_config) if isinstance(preset_or_config, str) else preset_or_config
     if not isinstance(config, ModelConfig):

@@ -1,4 +1,4 @@
-"""Positions: absolute encodings of tokens, rotations and gates of queries and keys, and sums of them."""
+"""Position encodings: absolute ones of tokens, rotations and gates of queries and keys, and sums of them."""
 
 from favorit.position import absolute, gates, rotary  # noqa: F401
 from favorit.position.base import POSITIONS, Absolute, Position, Relative, acts_on_qk, build_position

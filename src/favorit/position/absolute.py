@@ -1,4 +1,4 @@
-"""Absolute encodings: a vector for each place, added to the tokens once.
+"""Absolute encodings: a vector for each grid position, added to the tokens once.
 
 Shapes: B batch, N tokens, C model width.
 """
@@ -19,9 +19,9 @@ from favorit.spec import PositiveFloat
 
 @POSITIONS.register("learned")
 class LearnedTable(Absolute):
-    """x_n <- x_n + table[n], a learned row for each prefix token and each place; interpolated to the grid it meets.
+    """x_n <- x_n + table[n], a learned row for each prefix token and grid position; interpolated to another grid.
 
-    Prefix tokens that it was not built for get nothing.
+    Prefix tokens without a row stay unchanged.
     """
 
     def __init__(self, dim: int, grid: Grid, prefix: int) -> None:
@@ -35,7 +35,8 @@ class LearnedTable(Absolute):
         table = F.pad(table, (0, 0, max(0, prefix + math.prod(grid) - len(table)), 0))
         if x.shape[-2] != table.shape[0]:
             raise FavoritError(
-                f"learned position: {table.shape[0]} rows for the grid {grid}, but {x.shape[-2]} tokens came ({prefix} before it)"
+                f"learned position: {x.shape[-2]} tokens with a prefix of {prefix} do not fit the grid {grid}, "
+                f"which needs {table.shape[0]}"
             )
         return x + table.to(x.dtype)
 
@@ -52,17 +53,16 @@ class LearnedTable(Absolute):
 
 @POSITIONS.register("sincos2d")
 class SinCos2d(Absolute):
-    """x_n <- x_n + [sin, cos](column w), [sin, cos](row w), w_i = base^(-i / (C/4 - 1)), C/4 frequencies; no
-    parameters.
+    """x_n <- x_n + [sin, cos](column w), [sin, cos](row w), w_i = base^(-i / (C/4 - 1)), C/4 frequencies.
 
-    The prefix tokens get nothing.
+    No parameters. Prefix tokens stay unchanged.
     """
 
     def __init__(self, dim: int, base: PositiveFloat = 10_000.0) -> None:
         super().__init__()
         if dim % 4:
             raise FavoritError(
-                f"sincos2d: dim={dim} is not valid: sines and cosines of two axes need a dim divisible by 4"
+                f"sincos2d: dim={dim} is not valid: sines and cosines on two axes need one divisible by 4"
             )
         self.base = base
 

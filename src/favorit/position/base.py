@@ -1,4 +1,4 @@
-"""Positions: how a layer knows where a token is.
+"""Position encodings: how a layer knows where a token is.
 
 Shapes: B batch, N tokens (prefix tokens first, then the grid in row-major order), C model width, H heads, D head width.
 """
@@ -14,46 +14,43 @@ from favorit.spec import Registry, parse_sum
 
 
 class Position(nn.Module):
-    """Identity. `tokens` is where absolute encodings act, `qk` where rotations and gates do; prefix tokens have no
-    place in the grid.
-    """
+    """The identity. Absolute encodings override `tokens`; rotations and gates override `qk`."""
 
     def tokens(self, x: Tensor, grid: Grid, prefix: int) -> Tensor:
-        """(B,N,C) -> (B,N,C), once, before the first layer."""
+        """(B,N,C) -> (B,N,C). Applied once, before the first layer."""
         return x
 
     def qk(self, q: Tensor, k: Tensor, grid: Grid, prefix: int) -> tuple[Tensor, Tensor]:
-        """(B,H,N,D) twice -> the same, in each layer, before the kernel. Prefix tokens stay as they are."""
+        """q and k (B,H,N,D) -> (B,H,N,D). Applied in each layer before the kernel. Prefix tokens stay unchanged."""
         return q, k
 
     def resize(self, grid: Grid) -> None:
-        """Fits parameters that depend on the token grid to another grid."""
+        """Interpolates the parameters that depend on the token grid to another grid."""
 
 
 class Absolute(Position):
-    """Abstract: a position that acts on tokens; a model has one."""
+    """Abstract: an encoding of tokens; one for each model."""
 
 
 class Relative(Position):
-    """Abstract: a position that acts on queries and keys; a model has one for each layer."""
+    """Abstract: an encoding of queries and keys; one for each layer."""
 
 
 POSITIONS: Registry[Position] = Registry(
     "position", context=("dim", "heads", "head_dim", "grid", "prefix", "layer", "seed")
 )
 
-# The table size of a learned position whose grid is not known when it is built; it is interpolated to the grid it
-# meets.
+# The table size of a learned position whose grid is unknown when it is built. It is interpolated to the actual grid.
 DEFAULT_GRID: Grid = (16, 16)
 
 
 @POSITIONS.register("none")
 class NoPosition(Position):
-    """No position: a model that sees a set of tokens."""
+    """No position encoding: the model sees an unordered set of tokens."""
 
 
 class Sum(Position):
-    """Several positions one after the other: `learned+rope2d`."""
+    """Several encodings applied in order: `learned+rope2d`."""
 
     def __init__(self, parts: Sequence[Position]) -> None:
         super().__init__()
@@ -79,7 +76,7 @@ class Sum(Position):
 
 
 def acts_on_qk(position: Position) -> bool:
-    """Whether q and k may leave it other than they came."""
+    """True if `qk` may change q and k."""
     parts = (part for part in position.modules() if isinstance(part, Position))
     return any(type(part).qk not in (Position.qk, Sum.qk) for part in parts)
 
@@ -96,7 +93,7 @@ def build_position(
     seed: int = 0,
     only: type[Position] = Position,
 ) -> Position:
-    """The position that a sum of specs names, restricted to its absolute or relative parts where `only` says so."""
+    """The position named by a sum of specs. `only=Absolute` or `only=Relative` keeps those parts alone."""
     context = dict(
         dim=dim, heads=heads, head_dim=head_dim, grid=grid or DEFAULT_GRID, prefix=prefix, layer=layer, seed=seed
     )

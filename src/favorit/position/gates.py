@@ -1,6 +1,6 @@
-"""Gates: queries and keys multiplied by a positive factor that depends on the place; linear in N for any mixer.
+"""Gates: queries and keys multiplied by a positive factor for each grid position, in O(N) for any mixer.
 
-    x <- x * exp(scale[place])         scale starts at 0: a gate starts as the identity
+    x <- x * exp(scale[position])        scale is initialised to 0, so a gate starts as the identity
 
 Shapes: B batch, H heads, N tokens, D head width, R Fourier features.
 """
@@ -20,14 +20,14 @@ from favorit.spec import PositiveInt
 
 
 class Gate(Relative):
-    """Abstract: a scale for each place, for queries and keys apart. Prefix tokens pass unchanged."""
+    """Abstract: a scale for each position, separate for queries and keys. Prefix tokens stay unchanged."""
 
     @abstractmethod
     def scales(self, grid: Grid) -> Tensor:
         """(2, H, N, D): the exponents for q and for k."""
 
     def qk(self, q: Tensor, k: Tensor, grid: Grid, prefix: int) -> tuple[Tensor, Tensor]:
-        # An exponent in half precision would be off by its third digit.
+        # In half precision, the exponents would be wrong in their third digit.
         with torch.autocast(q.device.type, enabled=False):
             gate_q, gate_k = torch.exp(self.scales(grid)).to(q.dtype)
         return _apply(q, gate_q, prefix), _apply(k, gate_k, prefix)
@@ -40,18 +40,16 @@ def _apply(x: Tensor, gate: Tensor, prefix: int) -> Tensor:
 
 @POSITIONS.register("irpe_gate")
 class IrpeGate(Gate):
-    """scale[i, j] = row[i] + column[j], learned embeddings per head; interpolated along each axis to the grid it
-    meets.
-    """
+    """scale[i, j] = row[i] + column[j], learned embeddings per head; interpolated along each axis to another grid."""
 
     def __init__(self, heads: int, head_dim: int, grid: Grid) -> None:
         super().__init__()
         self.axes = nn.ParameterList(nn.Parameter(torch.zeros(2, heads, head_dim, length)) for length in grid)
 
     def scales(self, grid: Grid) -> Tensor:
-        places = coordinates(grid, self.axes[0].device)
+        positions = coordinates(grid, self.axes[0].device)
         along = [
-            _at(table, length)[..., places[:, axis]]
+            _at(table, length)[..., positions[:, axis]]
             for axis, (table, length) in enumerate(zip(self.axes, grid, strict=True))
         ]
         return torch.stack(along).sum(0).mT
@@ -67,22 +65,22 @@ def _at(table: Tensor, length: int) -> Tensor:
 
 @POSITIONS.register("string_gate")
 class StringGate(Gate):
-    """scale = P cos(2 pi F place + phase), R learned frequencies F and phases, P learned from 0 on.
+    """scale = P cos(2 pi F position + phase), R learned frequencies F and phases, P learned and initialised to 0.
 
-    Places run from 0 to 1 along each axis, so that the gate means the same at another resolution.
+    Positions run from 0 to 1 along each axis, so that the gate is the same function at another resolution.
     """
 
     def __init__(
         self, heads: int, head_dim: int, grid: Grid, layer: int, seed: int, features: PositiveInt = 16
     ) -> None:
         super().__init__()
-        source = seeds.generator(seed, "string_gate", layer)
-        self.frequencies = nn.Parameter(nn.init.normal_(torch.empty(features, len(grid)), std=2.0, generator=source))
-        self.phases = nn.Parameter(nn.init.uniform_(torch.empty(features), 0.0, 2 * math.pi, generator=source))
+        generator = seeds.generator(seed, "string_gate", layer)
+        self.frequencies = nn.Parameter(nn.init.normal_(torch.empty(features, len(grid)), std=2.0, generator=generator))
+        self.phases = nn.Parameter(nn.init.uniform_(torch.empty(features), 0.0, 2 * math.pi, generator=generator))
         self.projection = nn.Parameter(torch.zeros(2, heads, features, head_dim))
 
     def scales(self, grid: Grid) -> Tensor:
         lengths = torch.tensor(grid, device=self.phases.device)
-        places = (coordinates(grid, self.phases.device).to(self.phases.dtype) + 0.5) / lengths
-        waves = torch.cos(2 * math.pi * places @ self.frequencies.mT + self.phases)
+        positions = (coordinates(grid, self.phases.device).to(self.phases.dtype) + 0.5) / lengths
+        waves = torch.cos(2 * math.pi * positions @ self.frequencies.mT + self.phases)
         return waves @ self.projection

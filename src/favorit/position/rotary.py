@@ -1,4 +1,4 @@
-"""Rotary positions on a 2D grid.
+"""Rotary position encoding on a 2D grid.
 
 Shapes: B batch, H heads, N tokens, D head width.
 """
@@ -16,18 +16,18 @@ from favorit.spec import PositiveFloat
 
 @POSITIONS.register("rope2d")
 class Rope2d(Relative):
-    """Pairs of features rotate by row w_i (first half of D) and column w_i (second half), w_i = base^(-i / (D/4)).
+    """Pairs of elements rotate by the angle row w_i (first half of D) or column w_i (second half), with
+    w_i = base^(-i / (D/4)).
 
-    <q_m, k_n> then depends on the offset m - n only: exactly for softmax attention and in expectation for favor. For
-    other kernels the features of a rotated vector do not depend on the offset alone. `base` 100 fits grids of tens of
-    tokens.
+    <q_m, k_n> then depends on the offset m - n only: exactly for softmax attention, in expectation for favor. It does
+    not hold for other kernels. `base` 100 fits grids of tens of tokens.
     """
 
     def __init__(self, head_dim: int, base: PositiveFloat = 100.0) -> None:
         super().__init__()
         if head_dim % 4:
             raise FavoritError(
-                f"rope2d: head_dim={head_dim} is not valid: two axes of rotated pairs need a width divisible by 4"
+                f"rope2d: head_dim={head_dim} is not valid: rotated pairs on two axes need a width divisible by 4"
             )
         self.base = base
 
@@ -41,7 +41,7 @@ class Rope2d(Relative):
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor, prefix: int) -> Tensor:
-    first, rest = x[..., :prefix, :], x[..., prefix:, :]
-    even, odd = rest.unflatten(-1, (-1, 2)).unbind(-1)
-    turned = torch.stack([even * cos - odd * sin, even * sin + odd * cos], -1).flatten(-2)
-    return torch.cat([first, turned], -2) if prefix else turned
+    prefix_tokens, patches = x[..., :prefix, :], x[..., prefix:, :]
+    even, odd = patches.unflatten(-1, (-1, 2)).unbind(-1)
+    rotated = torch.stack([even * cos - odd * sin, even * sin + odd * cos], -1).flatten(-2)
+    return torch.cat([prefix_tokens, rotated], -2) if prefix else rotated

@@ -66,14 +66,14 @@ def published_point(row: Row) -> dict[str, Any]:
 
 
 def imagenet_point(row: Row) -> str:
-    return "times at 224x224 without training: run 'favorit bench speed --preset hybrid-imagenet --layouts all'"
+    return "times at 224x224 without training: run 'favorit bench speed --preset vit-192-imagenet --layouts all'"
 
 
 STUDY = Study(
     name="hybrids",
     question="Which layers can be Performers without losing accuracy, and with which kernel and how many features?",
     base={
-        "model.preset": "hybrid",
+        "model.preset": "vit-64",
         "train.epochs": 50,
         "train.batch_size": 128,
         "train.test_batch_size": 128,

@@ -133,7 +133,7 @@ def _resolved(study: Study, points: list[tuple[Point, RunConfig]], data: DataSet
 def _check(config: RunConfig, data: DataSet, checked: set[Any]) -> None:
     """Raises the errors that training would raise; skips what was `checked` with another point."""
     from favorit.model.outline import outline
-    from favorit.training.loaders import load_parts
+    from favorit.training.loaders import build_loaders
     from favorit.training.optim import learning_rate_factor
 
     if config.model not in checked:
@@ -141,7 +141,7 @@ def _check(config: RunConfig, data: DataSet, checked: set[Any]) -> None:
     learning_rate_factor(config.train, 0, 1)
     parts = (config.data, config.seed, config.train.batch_size, config.train.drop_last)
     if parts not in checked and len(data.train):
-        load_parts(config, data, 0, 1)
+        build_loaders(config, data, 0, 1)
     checked.update((config.model, parts))
 
 

@@ -289,10 +289,9 @@ def _sections(changes: Changes) -> dict[str, Any]:
     """
     values: dict[str, Any] = {section: {} for section in SECTIONS}
     if PRESET in changes:
-        from favorit.model.presets import PRESETS, preset
+        from favorit.model.presets import PRESETS, current_name
 
-        preset(changes[PRESET])
-        values["model"].update(PRESETS[changes[PRESET]])
+        values["model"].update(PRESETS[current_name(changes[PRESET])])
     for name, value in changes.items():
         section, dot, rest = name.partition(".")
         if name == PRESET:

@@ -1,6 +1,6 @@
-"""Training: one loop, runs on disk, and the weights that come out of them.
+"""Training: the loop, runs on disk, and inference with their weights.
 
-What reads run folders needs no torch: the names that do are imported when they are used.
+Modules that only read runs need no torch, so names that need it are imported at first use.
 """
 
 from __future__ import annotations

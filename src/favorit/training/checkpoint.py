@@ -1,6 +1,6 @@
-"""The state of a run between two steps: what a checkpoint holds.
+"""Checkpoints: the state of a run between two steps.
 
-Random numbers are not part of it: order, augmentation, dropout and features are functions of (seed, epoch, step).
+They hold no random state: order, augmentation, dropout and random features are functions of (seed, epoch, step).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FORMAT = 1
 
 @dataclass
 class Progress:
-    """How far the run is. Sums are those of the epoch under way."""
+    """How far the run is. The sums are over the current epoch."""
 
     step: int = 0
     epochs: int = 0
@@ -39,28 +39,28 @@ class Progress:
 
 
 def save_weights(model: nn.Module, path: Path) -> None:
-    """The state dictionary, random features included, as safetensors."""
-    # By way of bytes: what safetensors and torch raise themselves on a full disk is no OSError.
+    """Writes the state dict, including random features, as safetensors."""
+    # Written as bytes, because safetensors and torch raise no OSError on a full disk.
     path.write_bytes(save({name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}))
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
-    """The opposite; an error that says what does not fit."""
+    """Loads weights that `save_weights` wrote; raises a readable error if they do not fit the model."""
     try:
         model.load_state_dict(load_file(path))
     except FileNotFoundError:
         raise FavoritError(
-            f"{path} is missing: train the run on if it has not got that far; if it was removed, delete {path.parent} and train again"
+            f"{path} is missing: rerun to resume; if the file was removed, delete {path.parent} and train again"
         ) from None
     except (RuntimeError, SafetensorError) as error:
         reason = " ".join(str(error).split())[:300]
         raise FavoritError(
-            f"{path} does not fit this model, or is damaged: restore it, or delete {path.parent} and train again ({reason})"
+            f"{path} is damaged or does not fit this model ({reason}): restore it or delete {path.parent} to retrain"
         ) from None
 
 
 def save_checkpoint(path: Path, progress: Progress, models: dict[str, nn.Module], stateful: Sequence[Any]) -> None:
-    """Weights of each model, the optimisers (and what scales their gradients), and the progress."""
+    """Writes the weights of each model, the states of optimisers and gradient scaler, and the progress."""
     for name, model in models.items():
         save_weights(model, path / f"{name}.safetensors")
     buffer = io.BytesIO()
@@ -71,18 +71,18 @@ def save_checkpoint(path: Path, progress: Progress, models: dict[str, nn.Module]
 
 
 def load_checkpoint(path: Path, models: dict[str, nn.Module], stateful: Sequence[Any]) -> Progress:
-    """Fills models and optimisers, and returns the progress. Nothing but tensors and numbers is ever unpickled."""
+    """Restores models and optimisers, and returns the progress. Only tensors and plain data are unpickled."""
     for name, model in models.items():
         load_weights(model, path / f"{name}.safetensors")
     try:
         saved = torch.load(path / "state.pt", weights_only=True)
         if saved["format"] != FORMAT:
-            raise ValueError(f"format {saved['format']}, this version reads {FORMAT}")
+            raise ValueError(f"format {saved['format']}, but this version reads {FORMAT}")
         for part, state in zip(stateful, saved["states"], strict=True):
             part.load_state_dict(state)
         return Progress(**saved["progress"])
-    except Exception as error:  # torch's reader raises whatever damaged bytes lead it to
+    except Exception as error:  # torch.load can raise almost anything for a damaged file
         reason = " ".join(str(error).split())[:300]
         raise FavoritError(
-            f"{path} cannot be resumed from ({reason}): delete that folder to begin this run again"
+            f"cannot resume from {path} ({reason}): delete that folder to start this run again"
         ) from None

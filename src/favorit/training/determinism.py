@@ -1,6 +1,6 @@
 """Deterministic algorithms for the duration of a run.
 
-On a CPU runs are bit-equal at equal threads without it. On CUDA it is unverified: it was never run here.
+On a CPU, runs are bit-equal at equal threads without it. On CUDA it is unverified: it was never run there.
 """
 
 from __future__ import annotations
@@ -12,22 +12,21 @@ from contextlib import contextmanager
 import torch
 from torch.backends import cudnn
 
-# cuBLAS reads it when it is first used: a process that used CUDA before must be started with it.
+# cuBLAS reads this variable at its first use. A process that has already used CUDA must set it at its start.
 CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
 
 
 @contextmanager
-def deterministic(wanted: bool) -> Iterator[None]:
-    """If wanted, torch, cuDNN and cuBLAS use deterministic algorithms inside, and an operation that has none is an
-    error.
+def deterministic(enabled: bool) -> Iterator[None]:
+    """If enabled, torch, cuDNN and cuBLAS use deterministic algorithms inside; an operation without one is an error.
 
-    The settings from before are restored after.
+    The previous settings are restored on exit.
     """
-    if not wanted:
+    if not enabled:
         yield
         return
     mode = torch.get_deterministic_debug_mode()
-    chosen, benchmark = cudnn.deterministic, cudnn.benchmark
+    cudnn_before = cudnn.deterministic, cudnn.benchmark
     workspace = os.environ.get(CUBLAS)
     try:
         os.environ.setdefault(CUBLAS, ":4096:8")
@@ -36,6 +35,6 @@ def deterministic(wanted: bool) -> Iterator[None]:
         yield
     finally:
         torch.set_deterministic_debug_mode(mode)
-        cudnn.deterministic, cudnn.benchmark = chosen, benchmark
+        cudnn.deterministic, cudnn.benchmark = cudnn_before
         if workspace is None:
             os.environ.pop(CUBLAS, None)

@@ -1,4 +1,4 @@
-"""Where in a model numbers stop being finite."""
+"""Where in a model values stop being finite."""
 
 from __future__ import annotations
 
@@ -11,41 +11,38 @@ from favorit.training.evaluation import Precision
 
 
 def diagnose(model: nn.Module, images: Tensor, precision: Precision) -> str:
-    """The first layer that gives something else than numbers for these images, and the size of what each part of the
-    model gives.
+    """The first layer with a non-finite output for these images, and the size of the output of each part of the model.
 
-    Gradients would not tell: those of a loss that is no number are none either, in every layer. A layer that is looked
-    at makes all of q, k and v, also where training saves them.
+    Gradients would not show the layer: if the loss is NaN, they are NaN in every layer.
     """
-    sizes, broken = _watch(model, images, precision)
+    sizes, broken = _forward_sizes(model, images, precision)
     ruined = [name for name, parameter in model.named_parameters() if not parameter.isfinite().all()]
     if broken is None:
-        where = "every layer gives finite numbers"
+        where = "all layer outputs are finite"
     elif ruined:
-        where = f"weights that are not finite: {len(ruined)} of {len(list(model.parameters()))} tensors, the first {ruined[0]}"
+        where = f"non-finite weights in {len(ruined)} of {len(list(model.parameters()))} tensors, first in {ruined[0]}"
     else:
-        where = f"the first layer with an output that is not finite: {broken}"
+        where = f"first layer with a non-finite output: {broken}"
     return f"{where}; root mean squares: {', '.join(f'{name} {size:.3g}' for name, size in sizes.items())}"
 
 
-def _watch(model: nn.Module, images: Tensor, precision: Precision) -> tuple[dict[str, float], str | None]:
-    """The sizes of the outputs of stem, blocks and head in the order of their calls, and the first broken layer within
-    them.
-    """
+def _forward_sizes(model: nn.Module, images: Tensor, precision: Precision) -> tuple[dict[str, float], str | None]:
+    """(root mean squares of the outputs of stem, blocks and head, first layer with a non-finite output)."""
     sizes: dict[str, float] = {}
     broken: list[str] = []
 
-    def watched(name: str, module: nn.Module) -> Any:
-        def look(_module: nn.Module, _given: Any, output: Any) -> None:
+    def register(name: str, module: nn.Module) -> Any:
+        # A hooked attention layer materialises q, k and v even where training uses a fused implementation.
+        def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
             value = output[0] if isinstance(output, tuple) else output
             if name in ("stem", "head") or name.removeprefix("blocks.").isdigit():
                 sizes[name] = float(value.detach().float().square().mean().sqrt())
             if not any(module.children()) and not value.isfinite().all():
                 broken.append(name)
 
-        return module.register_forward_hook(look)
+        return module.register_forward_hook(hook)
 
-    hooks = [watched(name, module) for name, module in model.named_modules() if name]
+    hooks = [register(name, module) for name, module in model.named_modules() if name]
     training = model.training
     try:
         with torch.no_grad(), precision():

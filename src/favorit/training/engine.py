@@ -1,13 +1,15 @@
-"""The one training loop: a generator of events.
+"""The training loop: a generator of events.
 
-Every random number is a function of (seed, epoch, step): a run that is killed and resumed ends with the same weights,
-bit for bit at equal threads, as one that was not.
+One step takes a batch from `data/loader.py`, runs forward, backward and the update in `Training._step`, with the
+learning rate and the optimisers of `optim.py`. `loaders.py` decides which images train, validate and test.
+
+Every random number is a function of (seed, epoch, step): a run that was killed and resumed ends with the same weights
+as an uninterrupted one, bit for bit at equal threads.
 """
 
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import asdict
@@ -18,31 +20,31 @@ from torch import Tensor, distributed, nn
 from torch.nn import functional as F
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from favorit import measure, seeds
+from favorit import seeds
 from favorit.config import RunConfig
 from favorit.data import Batch, DataSet, Loader
 from favorit.errors import FavoritError
 from favorit.files import write_atomically
 from favorit.model import ViT
-from favorit.training.checkpoint import Progress, load_checkpoint, load_weights, save_checkpoint, save_weights
+from favorit.training.checkpoint import Progress, load_checkpoint, save_checkpoint, save_weights
 from favorit.training.diagnosis import diagnose
-from favorit.training.evaluation import Evaluation, evaluate, report
+from favorit.training.evaluation import Evaluation, evaluate
 from favorit.training.events import Begin, Checkpoint, End, Epoch, Event, Step
 from favorit.training.folder import RunFolder
-from favorit.training.loaders import class_weights, load_parts
+from favorit.training.loaders import build_loaders, class_weights
 from favorit.training.optim import build_optimizers, learning_rate_factor
-from favorit.training.outcome import outcome
+from favorit.training.result import complete, prune
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 
 class DivergedError(FavoritError):
-    """The loss is no longer a number."""
+    """The loss or the logits are NaN or infinite."""
 
 
 class Training:
-    """Everything that one run holds in memory. `events` is the loop."""
+    """The state of one run in memory: model, optimisers, data loaders, progress. `events` is the loop."""
 
     def __init__(
         self,
@@ -53,40 +55,37 @@ class Training:
         folder: RunFolder,
         *,
         compiled: bool,
-        every: float,
+        checkpoint_seconds: float,
         workers: int = 1,
     ) -> None:
-        self.config, self.fabric, self.folder, self.model, self.every, self.workers = (
-            config,
-            fabric,
-            folder,
-            model,
-            every,
-            workers,
-        )
+        self.config = config
+        self.model = model
+        self.fabric = fabric
+        self.folder = folder
+        self.checkpoint_seconds = checkpoint_seconds
+        self.workers = workers
+        self.progress = Progress()
         options = config.train
-        parts = load_parts(config, data, fabric.global_rank, fabric.world_size)
-        self.loader, self.validation, self.test, self.plain_test = (
-            parts.training,
-            parts.validation,
-            parts.test,
-            parts.plain_test,
-        )
+        loaders = build_loaders(config, data, fabric.global_rank, fabric.world_size)
+        self.loader = loaders.training
+        self.validation = loaders.validation
+        self.test = loaders.test
+        self.plain_test = loaders.plain_test
         forward: nn.Module = torch.compile(model) if compiled else model  # type: ignore[assignment]
         optimizers = build_optimizers(model, options)
         self.forward, *self.optimizers = fabric.setup(forward, *optimizers)
-        learning_rate_factor(options, 0, len(self.loader))  # a mistake in the schedule shows before the first step
-        self.rates = [[group["lr"] for group in optimizer.param_groups] for optimizer in optimizers]
+        learning_rate_factor(options, 0, len(self.loader))  # raises an invalid schedule before the first step
+        self.base_rates = [[group["lr"] for group in optimizer.param_groups] for optimizer in optimizers]
         average = get_ema_multi_avg_fn(options.ema) if options.ema is not None else None
         self.ema = AveragedModel(model, multi_avg_fn=average) if average is not None else None
         self.class_weights: Tensor | None = None
         if options.class_weights:
-            self.class_weights = class_weights(parts.labels, len(data.classes), options.class_weights).to(fabric.device)
-        self.progress = Progress()
+            weights = class_weights(loaders.labels, len(data.classes), options.class_weights)
+            self.class_weights = weights.to(fabric.device)
 
     @property
     def chosen(self) -> nn.Module:
-        """The model that is validated and tested."""
+        """The model that is validated and tested: the moving average if there is one."""
         return self.model if self.ema is None else self.ema.module
 
     def events(self) -> Generator[Event, bool | None, None]:
@@ -98,13 +97,13 @@ class Training:
         while not (pruned or self._is_over()):
             yield from self._train_epoch()
             epoch = self._finish_epoch()
-            asked = None
+            stop = None
             if self.fabric.is_global_zero:
-                asked = yield epoch
-            # The counters of early stopping are the same everywhere; only the listener's wish has to be passed on.
-            pruned = bool(self.fabric.broadcast(bool(asked))) and not self._is_over()
+                stop = yield epoch
+            # Every rank counts early stopping alike; only the listener's request has to be broadcast.
+            pruned = bool(self.fabric.broadcast(bool(stop))) and not self._is_over()
         if self.fabric.is_global_zero:
-            yield End(self._prune() if pruned else self._finish())
+            yield End(prune(self) if pruned else complete(self))
 
     def _resume(self) -> None:
         if saved := self.folder.checkpoints():
@@ -115,78 +114,90 @@ class Training:
 
     def _train_epoch(self) -> Iterator[Event]:
         progress, options, steps = self.progress, self.config.train, len(self.loader)
-        number = progress.epochs
-        first = progress.step - number * steps
+        epoch = progress.epochs
+        first = progress.step - epoch * steps
         if first == 0:
             progress.begin_epoch()
         saved = time.monotonic()
         self.model.train()
         start = time.perf_counter()
-        for batch in self.loader.epoch(number, first):
+        for batch in self.loader.epoch(epoch, first):
             factor = learning_rate_factor(options, progress.step, steps)
-            for optimizer, rates in zip(self.optimizers, self.rates, strict=True):
-                for group, rate in zip(optimizer.param_groups, rates, strict=True):
-                    group["lr"] = rate * factor
+            self._set_learning_rates(factor)
             self._redraw()
             self._step(batch)
             progress.step += 1
             progress.seconds += time.perf_counter() - start
             if self.fabric.is_global_zero:
-                done = progress.step - number * steps
+                done = progress.step - epoch * steps
                 yield Step(
-                    number,
+                    epoch,
                     done,
                     steps,
                     progress.loss_sum / progress.seen,
                     progress.correct / progress.seen,
                     options.lr * factor,
                 )
-                if done < steps and time.monotonic() - saved >= self.every:
+                if done < steps and time.monotonic() - saved >= self.checkpoint_seconds:
                     self._save()
                     saved = time.monotonic()
                     yield Checkpoint(progress.step)
             start = time.perf_counter()
 
+    def _set_learning_rates(self, factor: float) -> None:
+        for optimizer, rates in zip(self.optimizers, self.base_rates, strict=True):
+            for group, rate in zip(optimizer.param_groups, rates, strict=True):
+                group["lr"] = rate * factor
+
+    def _redraw(self) -> None:
+        """Redraws the random features if they are due at this step."""
+        every, step = self.config.train.redraw, self.progress.step
+        period = len(self.loader) if every == "epoch" else every
+        if isinstance(period, int) and step and step % period == 0:
+            self.model.redraw(step // period)
+
     def _step(self, batch: Batch) -> None:
+        """Forward, backward and update on one batch; adds its loss and accuracy to the progress."""
         progress, options, device = self.progress, self.config.train, self.fabric.device
-        # Dropout and stochastic depth draw from torch's global generator: a stream for each step and rank.
+        # Dropout and stochastic depth draw from torch's global generator: one stream for each step and rank.
         torch.manual_seed(seeds.derive(self.config.seed, "step", self.fabric.global_rank, progress.step))
         images, targets = batch.images.to(device), batch.targets.to(device)
         logits = self.forward(images)
         losses = F.cross_entropy(
             logits.float(), targets, self.class_weights, label_smoothing=options.label_smoothing, reduction="sum"
         )
-        # Ranks average their gradients: each divides by its share of the whole batch.
+        # DDP averages the gradients of the ranks, so the mean over the whole batch needs this factor.
         loss = losses * self.fabric.world_size / batch.total
         for optimizer in self.optimizers:
             optimizer.zero_grad()
         truth = targets if targets.ndim == 1 else targets.argmax(-1)
-        # Sent before the backward, which hides the wait; looked at after it, as a look waits for the device.
-        sums = self._over_ranks(losses.detach(), (logits.argmax(-1) == truth).sum(), torch.tensor(len(images)))
+        # Reduced during the backward pass and read after it, because reading forces a device sync.
+        sums = self._sum_over_ranks(losses.detach(), (logits.argmax(-1) == truth).sum(), torch.tensor(len(images)))
         self.fabric.backward(loss)
-        value, correct, seen = sums()
-        if not math.isfinite(value):
-            raise DivergedError(self._diagnosis(f"the loss became {value}", images))
+        loss_sum, correct, seen = sums()
+        if not math.isfinite(loss_sum):
+            raise self.diverged(f"the loss became {loss_sum}", images)
         if options.clip is not None:
             for optimizer in self.optimizers:
                 self.fabric.strategy.precision.unscale_gradients(optimizer)
-            # One norm over all parameters, also where several optimisers share them.
+            # One norm over all parameters, even if several optimisers share them.
             nn.utils.clip_grad_norm_(self.model.parameters(), options.clip)
         for optimizer in self.optimizers:
             optimizer.step()
         if self.ema is not None:
             self.ema.update_parameters(self.model)
-        progress.loss_sum += value
+        progress.loss_sum += loss_sum
         progress.correct += int(correct)
         progress.seen += int(seen)
 
-    def _over_ranks(self, *numbers: Tensor) -> Callable[[], list[float]]:
-        """The sums over all processes, once they are asked for: each reports the same epoch, stops at the same loss and
-        resumes from the same progress.
+    def _sum_over_ranks(self, *values: Tensor) -> Callable[[], list[float]]:
+        """Starts summing over all processes; the returned function waits for the sums.
+
+        With them, every process reports the same epoch, stops at the same loss and resumes from the same progress.
         """
         if self.fabric.world_size == 1:
-            return lambda: [number.item() for number in numbers]
-        sums = torch.stack([number.to(self.fabric.device, torch.float64) for number in numbers])
+            return lambda: [value.item() for value in values]
+        sums = torch.stack([value.to(self.fabric.device, torch.float64) for value in values])
         pending = distributed.all_reduce(sums, async_op=True)
 
         def wait() -> list[float]:
@@ -195,25 +206,18 @@ class Training:
 
         return wait
 
-    def _redraw(self) -> None:
-        every, step = self.config.train.redraw, self.progress.step
-        period = len(self.loader) if every == "epoch" else every
-        if isinstance(period, int) and step and step % period == 0:
-            self.model.redraw(step // period)
-
     def _finish_epoch(self) -> Epoch:
+        """Validates, appends the record of the epoch, and saves the checkpoint and the best weights."""
         progress, options = self.progress, self.config.train
         loss = accuracy = None
         seconds = 0.0
         if self.validation is not None:
-            found = self._evaluate(self.validation)
-            seconds = sum(found.seconds)
-            # Batch norm keeps statistics of its own in each process: what the first one found decides for all.
-            loss, accuracy = self.fabric.broadcast((found.loss, found.accuracy))
+            evaluation = self.evaluate(self.validation)
+            seconds = sum(evaluation.seconds)
+            # Batch norm statistics differ between processes: the values of rank 0 decide for all.
+            loss, accuracy = self.fabric.broadcast((evaluation.loss, evaluation.accuracy))
             if not math.isfinite(loss):
-                raise DivergedError(
-                    self._diagnosis(f"the validation loss became {loss}", next(self.validation.epoch(0)).images)
-                )
+                raise self.diverged(f"the validation loss became {loss}", next(self.validation.epoch(0)).images)
         score = {"accuracy": accuracy, "loss": None if loss is None else -loss}[options.monitor]
         better = options.select == "last" or score is None or progress.best is None or score > progress.best
         if score is not None and (progress.best is None or score > progress.best):
@@ -245,16 +249,18 @@ class Training:
         return record
 
     def _watch(self) -> dict[str, Any]:
-        """The test fields of an epoch's record. Nothing is chosen by them, and the first process alone writes
-        records.
+        """The test fields of an epoch's record, empty unless `train.watch` is set. They decide nothing.
+
+        Only rank 0 writes records, so only rank 0 evaluates.
         """
         if self.config.train.watch is None or not self.fabric.is_global_zero:
             return {}
-        found = self._evaluate(self.test)
-        loss = found.loss if math.isfinite(found.loss) else None  # the loop itself finds out whether the run diverged
+        found = self.evaluate(self.test)
+        loss = found.loss if math.isfinite(found.loss) else None  # the loop itself checks whether the run diverged
         return {"test_loss": loss, "test_accuracy": found.accuracy, "test_seconds": sum(found.seconds)}
 
-    def _evaluate(self, loader: Loader) -> Evaluation:
+    def evaluate(self, loader: Loader) -> Evaluation:
+        """One pass of the chosen model over a loader."""
         return evaluate(self.chosen, loader, self.fabric.device, self.fabric.autocast)
 
     def _is_over(self) -> bool:
@@ -262,75 +268,6 @@ class Training:
         return epochs >= self.config.train.epochs or (
             patience is not None and best is not None and epochs - 1 - best >= patience
         )
-
-    def _prune(self) -> dict[str, Any]:
-        """Records how far the run came; its checkpoint stays."""
-        epochs = self.folder.epochs()
-        result = {"status": "pruned", "epochs": len(epochs), "validation": _validation(epochs[-1])}
-        self.folder.write_result(result)
-        return result
-
-    def _finish(self) -> dict[str, Any]:
-        """Tests the chosen weights, once, and writes what the run ends with."""
-        load_weights(
-            self.chosen, self.folder.path / ("best.safetensors" if self.ema is None else "best-ema.safetensors")
-        )
-        found = self._evaluate(self.test)
-        if not found.logits.isfinite().all():  # without validation images the last step is seen here first
-            raise DivergedError(
-                self._diagnosis("the answers to test images became other than numbers", next(self.test.epoch(0)).images)
-            )
-        logits, labels = found.logits.numpy(), found.labels.numpy()
-
-        def predictions(path: Any) -> None:
-            import numpy as np
-
-            with open(path, "wb") as file:
-                np.savez_compressed(file, logits=logits, labels=labels)
-
-        write_atomically(self.folder.path / "predictions.npz", predictions)
-        epochs = self.folder.epochs()
-        image = torch.zeros(1, self.config.model.channels, *self.config.model.image_size, device=self.fabric.device)
-        with self.fabric.autocast():
-            paths = self.model.paths(self.config.train.batch_size)
-        result = {
-            "status": "complete",
-            **outcome(epochs),
-            "steps": self.progress.step,
-            "chosen_epoch": max((record["epoch"] for record in epochs if record["best"]), default=0),
-            "validation": next((_validation(record) for record in reversed(epochs) if record["best"]), None),
-            **report(self.chosen, found, image),
-            **self._plain(),
-            "paths": paths,
-            "flags": [flag for flag, holds in self._flags().items() if holds],
-            "environment": {
-                **measure.fingerprint(),
-                "device": str(self.fabric.device),
-                "processes": self.fabric.world_size,
-                "workers": self.workers,
-                "nice": os.getpriority(os.PRIO_PROCESS, 0),
-            },
-        }
-        self.folder.write_result(result)
-        self.folder.tidy()
-        return result
-
-    def _plain(self) -> dict[str, Any]:
-        """Accuracy and loss on the test images as they are, where the protocol tests on augmented ones."""
-        if self.plain_test is None:
-            return {}
-        found = self._evaluate(self.plain_test)
-        return {"plain_test": {"accuracy": found.accuracy, "loss": found.loss}}
-
-    def _flags(self) -> dict[str, bool]:
-        """What a reader of this result must know before comparing it."""
-        data = self.config.data
-        return {
-            "watched": self.config.train.watch is not None,
-            "one-token": self.model.tokens == 1,
-            "augmented-test": data.augment_test,
-            "test-subset": data.test_subset is not None,
-        }
 
     def _models(self) -> dict[str, nn.Module]:
         return {"model": self.model} if self.ema is None else {"model": self.model, "ema": self.ema}
@@ -343,17 +280,14 @@ class Training:
             self.progress.step, lambda path: save_checkpoint(path, self.progress, self._models(), self._stateful())
         )
 
-    def _diagnosis(self, what: str, images: Tensor) -> str:
-        """When it happened, in which layer, and what to try."""
+    def diverged(self, what: str, images: Tensor) -> DivergedError:
+        """The error for non-finite values: at which step, in which layer, and what to try."""
         steps = len(self.loader)
-        # A step counts once it is taken; validation comes after the last one of its epoch.
+        # Progress counts a step when it is complete; validation runs after the last step of its epoch.
         step = min(self.progress.step - self.progress.epochs * steps + 1, steps)
         found = diagnose(self.chosen, images.to(self.fabric.device), self.fabric.autocast)
-        return (
-            f"{what} at epoch {min(self.progress.epochs + 1, self.config.train.epochs)}, step {step} of {steps}; {found}. "
+        epoch = min(self.progress.epochs + 1, self.config.train.epochs)
+        return DivergedError(
+            f"{what} at epoch {epoch}, step {step} of {steps}; {found}. "
             "Try a lower train.lr, train.clip=1.0, train.warmup=5, model.qk_norm=True or train.precision=32"
         )
-
-
-def _validation(record: dict[str, Any]) -> dict[str, float | None]:
-    return {"loss": record["validation_loss"], "accuracy": record["validation_accuracy"]}

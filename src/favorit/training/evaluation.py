@@ -1,4 +1,4 @@
-"""A model on images it does not learn from: its answers, how long they took, and what is reported of them."""
+"""Evaluation of a model on held-out images: logits, inference times and metrics."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from favorit.evaluate import metrics
 
 
 class Precision(Protocol):
-    """Makes the context that a forward pass runs in, such as autocast."""
+    """Creates the context of a forward pass, such as autocast."""
 
     def __call__(self) -> AbstractContextManager[Any]: ...
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The logits of some images in order, and the seconds and images of each batch."""
+    """The logits and labels of images in order, and the seconds and number of images of each batch."""
 
     logits: Tensor
     labels: Tensor
@@ -43,7 +43,7 @@ class Evaluation:
 
 
 def evaluate(model: nn.Module, loader: Loader, device: torch.device, precision: Precision) -> Evaluation:
-    """One pass over a loader in evaluation mode; the data pipeline is not timed."""
+    """One pass over a loader in evaluation mode. The times leave out the data pipeline."""
     logits, labels, seconds = [], [], []
     training = model.training
     model.eval()
@@ -61,11 +61,9 @@ def evaluate(model: nn.Module, loader: Loader, device: torch.device, precision: 
 
 
 def report(model: nn.Module, found: Evaluation, image: Tensor) -> dict[str, Any]:
-    """What a result says of a tested model, as JSON data: metrics, times, memory of this process, size; FLOPs are those
-    of one `image`.
-    """
+    """The test fields of a result as JSON data: metrics, times, peak memory, size. FLOPs are those of one `image`."""
     total, batch = sum(found.seconds), max(found.images)
-    # The last batch may be smaller. One batch has no spread.
+    # The last batch may be smaller: it does not count. A single batch has no deviation.
     whole = [seconds for seconds, images in zip(found.seconds, found.images, strict=True) if images == batch]
     return {
         "test": metrics(found.logits, found.labels),

@@ -1,4 +1,4 @@
-"""What training says while it goes on. Bars, logs and pruning belong to whoever listens."""
+"""Events that the training loop yields. Progress bars, logs and pruning belong to the listener."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Begin:
-    """A run begins, or goes on after `step` optimiser steps, in the folder `path`."""
+    """A run starts in the folder `path`, or resumes there after `step` optimiser steps."""
 
     path: str
     step: int
@@ -28,9 +28,9 @@ class Step:
 
 @dataclass(frozen=True)
 class Epoch:
-    """One epoch, trained and validated; a line of epochs.jsonl.
+    """One epoch, trained and validated: a line of epochs.jsonl.
 
-    Validation fields are None where there is no validation part, test fields unless the run is watched (`train.watch`).
+    Validation fields are None without a validation part, and test fields unless the run is watched (`train.watch`).
     """
 
     epoch: int
@@ -50,7 +50,7 @@ class Epoch:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """All that the run needs to go on from here is on disk."""
+    """A checkpoint is on disk: the run can resume from this step."""
 
     step: int
 

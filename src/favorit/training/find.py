@@ -1,4 +1,4 @@
-"""Where a run is: in a folder of its own, or packed into one file beside such folders."""
+"""Finds runs on disk: each is a folder, or packed into one file."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def open_run(path: str | Path) -> StoredRun:
 
 
 def find_run(identifier: str, out: str | Path, *packs: str | Path) -> StoredRun:
-    """The run of that identifier in `out`, or packed in one of `packs`. A run that is nowhere yet is the folder to
-    train it in.
+    """The run with this identifier in `out`, or packed in one of `packs`. A run that does not exist yet is its future
+    folder in `out`.
     """
     return _either(
         RunFolder(f"{out}{os.sep}{identifier}"), [f"{place}{os.sep}{identifier}{SUFFIX}" for place in (out, *packs)]
@@ -30,11 +30,11 @@ def find_run(identifier: str, out: str | Path, *packs: str | Path) -> StoredRun:
 
 
 def stored_runs(folder: str | Path) -> Iterator[StoredRun]:
-    """The runs of a folder in the order of their identifiers, each once."""
+    """The runs of a folder sorted by identifier, each once."""
     if os.path.isfile(folder):
-        raise FavoritError(f"{folder} is a file: runs are in a folder")
+        raise FavoritError(f"{folder} is a file, not a folder of runs")
     names = os.listdir(folder) if os.path.isdir(folder) else []
-    # Files that are being written begin with a dot.
+    # Names of files that are still being written start with a dot.
     packed = {name.removesuffix(SUFFIX) for name in names if name.endswith(SUFFIX) and not name.startswith(".")}
     full = {name for name in names if os.path.exists(f"{folder}{os.sep}{name}{os.sep}config.json")}
     for identifier in sorted(packed | full):
@@ -42,7 +42,7 @@ def stored_runs(folder: str | Path) -> Iterator[StoredRun]:
 
 
 def _either(folder: RunFolder, packed: list[str]) -> StoredRun:
-    """The folder, unless it has not ended and there is a packed run: what was finished once is not trained again."""
+    """The packed run if it exists and the folder's run has not ended, else the folder: no finished run is retrained."""
     for path in packed:
         if os.path.exists(path) and not _ended(folder):
             return PackedRun(path)
@@ -52,5 +52,5 @@ def _either(folder: RunFolder, packed: list[str]) -> StoredRun:
 def _ended(folder: RunFolder) -> bool:
     try:
         return has_ended(folder.result())
-    except FavoritError:  # whoever reads the result of the folder will say so
+    except FavoritError:  # damaged: raised again when the result of the folder is read
         return True

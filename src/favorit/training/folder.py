@@ -1,9 +1,13 @@
-"""A run on disk: the files of one folder, each written so that a kill at any moment leaves it whole or absent.
+"""A run as a folder. Every file is written so that a kill at any moment leaves it complete or absent.
 
-config.json            first          checkpoint-<step>/     renamed into place whole
-lock                   flock          best.safetensors       weights that validation chose (best-ema.safetensors beside
-it) epochs.jsonl           append-only    predictions.npz        test logits and labels
-error.txt              why it broke   result.json            last
+config.json              written first
+lock                     flock
+epochs.jsonl             append-only
+checkpoint-<step>/       renamed into place when complete
+best.safetensors         weights that validation chose; best-ema.safetensors for their moving average
+predictions.npz          test logits and labels
+error.txt                why the last attempt stopped
+result.json              written last
 """
 
 from __future__ import annotations
@@ -27,16 +31,16 @@ from favorit.training.stored import StoredRun, checked_result, parse_epochs
 if TYPE_CHECKING:
     from favorit.training.predictions import Predictions
 
-# What has no place in a complete run; the dotted names are those of `write_atomically`.
+# Files that a complete run does not need; `write_atomically` makes the names that start with a dot.
 _LEFTOVER = re.compile(r"(checkpoint|writing)-[0-9]+|error\.txt|\..+\.[0-9]+")
 
 
 class HeldError(FavoritError):
-    """Another process trains the run."""
+    """Another process is training the run."""
 
 
 class RunFolder(StoredRun):
-    """The run in the folder `path`."""
+    """A run stored in the folder `path`."""
 
     form = "folder"
 
@@ -51,18 +55,17 @@ class RunFolder(StoredRun):
         return os.path.exists(self._file("config.json"))
 
     def _file(self, name: str) -> str:
-        """Where a file is, as text: joining paths is a fifth of what listing thousands of runs takes."""
+        """The path of a file as text: Path objects would take a fifth of the time to list thousands of runs."""
         return f"{self.path}{os.sep}{name}"
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Holds the run. The system releases it when its holder dies, however it dies."""
+        """Locks the run. The system releases the lock when the process ends, even if it is killed."""
         self.path.mkdir(parents=True, exist_ok=True)
         with open(self.path / "lock", "a+") as file:
-            if not _take(file):
-                raise HeldError(
-                    f"{self.path} is being trained by another process: wait for it, or stop it; `favorit runs` shows what is there"
-                )
+            if not _lock_exclusively(file):
+                reason = "is being trained by another process: wait for it or stop it; `favorit runs` lists all runs"
+                raise HeldError(f"{self.path} {reason}")
             yield
 
     def held(self) -> bool:
@@ -74,8 +77,8 @@ class RunFolder(StoredRun):
         except OSError:
             return True
 
-    def write_config(self, meaning: dict[str, Any]) -> None:
-        write_json(self.path / "config.json", {"schema": SCHEMA, **meaning})
+    def write_config(self, content: dict[str, Any]) -> None:
+        write_json(self.path / "config.json", {"schema": SCHEMA, **content})
 
     def config(self) -> dict[str, Any]:
         try:
@@ -123,7 +126,7 @@ class RunFolder(StoredRun):
                 return summarize(saved["logits"], saved["labels"])
         except (OSError, ValueError, KeyError, BadZipFile) as error:
             raise FavoritError(
-                f"{path} cannot be read ({' '.join(str(error).split())}): delete the run, train again"
+                f"{path} cannot be read ({' '.join(str(error).split())}): delete the run and train again"
             ) from None
 
     def weights(self, name: str) -> Path:
@@ -147,20 +150,20 @@ class RunFolder(StoredRun):
             os.fsync(file.fileno())
 
     def cut_epochs(self, count: int) -> None:
-        """Keeps the first `count` records: those that the checkpoint knows of."""
+        """Keeps the first `count` records: those up to the checkpoint."""
         path, found = self.path / "epochs.jsonl", self.epochs()
         if len(found) < count:
-            raise damaged(path, f"{len(found)} records, where the checkpoint has seen {count} epochs")
+            raise damaged(path, f"{len(found)} records, but the checkpoint was written after {count} epochs")
         lines = "".join(json.dumps(record) + "\n" for record in found[:count])
         write_atomically(path, lambda temporary: temporary.write_text(lines))
 
     def checkpoints(self) -> list[Path]:
-        """The whole checkpoints, newest last."""
+        """The complete checkpoints, newest last."""
         found = [path for path in self.path.glob("checkpoint-*") if path.name.removeprefix("checkpoint-").isdigit()]
         return sorted(found, key=lambda path: int(path.name.removeprefix("checkpoint-")))
 
     def write_checkpoint(self, step: int, write: Callable[[Path], None]) -> None:
-        """A folder that `write` fills, renamed into place; then the older ones go."""
+        """Writes a checkpoint: `write` fills a temporary folder, which is renamed into place. Deletes older ones."""
         old = self.checkpoints()
         temporary, final = self.path / f"writing-{step}", self.path / f"checkpoint-{step}"
         shutil.rmtree(temporary, ignore_errors=True)
@@ -169,7 +172,7 @@ class RunFolder(StoredRun):
             write(temporary)
             for path in temporary.iterdir():
                 sync(path)
-        except BaseException:  # on a full disk half a checkpoint is in the way
+        except BaseException:  # on a full disk, a partial checkpoint would only take space
             shutil.rmtree(temporary, ignore_errors=True)
             raise
         if final in old:
@@ -183,9 +186,7 @@ class RunFolder(StoredRun):
         return [self.path / name for name in os.listdir(self.path) if _LEFTOVER.fullmatch(name)]
 
     def tidy(self) -> None:
-        """A complete run needs no checkpoint, nor what killed processes left half written, nor an error that was
-        mended.
-        """
+        """Deletes what a complete run does not need: checkpoints, partial files of killed processes, old errors."""
         for path in self._leftovers():
             if path.is_dir():
                 shutil.rmtree(path)
@@ -193,16 +194,17 @@ class RunFolder(StoredRun):
                 path.unlink()
 
     def tidy_unheld(self) -> None:
-        # A process may be killed after its result and before it has tidied.
-        with suppress(HeldError, OSError):  # in a folder that cannot be written they are in nobody's way
+        # A process may have been killed after it wrote the result and before it tidied.
+        with suppress(HeldError, OSError):  # in a read-only folder the leftovers stay
             if self._leftovers():
                 with self.lock():
                     self.tidy()
 
 
-def _take(file: IO[str]) -> bool:
-    """An exclusive lock, unless another process has one. Whoever lists runs has a shared one for an instant, which is
-    waited for.
+def _lock_exclusively(file: IO[str]) -> bool:
+    """Takes an exclusive lock; False if another process holds one.
+
+    Waits for shared locks: a process that lists runs holds one for a moment.
     """
     while not _lock(file, fcntl.LOCK_EX):
         if not _lock(file, fcntl.LOCK_SH):
@@ -213,7 +215,7 @@ def _take(file: IO[str]) -> bool:
 
 
 def _lock(file: IO[str], kind: int) -> bool:
-    """Takes a lock, unless it would have to be waited for."""
+    """Takes a lock without waiting; False if another process holds a conflicting one."""
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)
         return True

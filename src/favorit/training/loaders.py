@@ -1,4 +1,4 @@
-"""Which images a run trains on, is validated on and tested on."""
+"""The data loaders of a run: which images train, validate and test."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ VALIDATION_BATCH = 500
 
 
 @dataclass(frozen=True)
-class Parts:
-    """The batches of a run; `validation` is None where no images are set aside. `labels` are those that are trained on.
+class Loaders:
+    """The data loaders of a run, and the labels of its training images. `validation` is None if no images are held out.
 
-    `plain_test` are the test images as they are, where `test` augments them, else None.
+    `plain_test` loads the test images without augmentation if `test` augments them, else it is None.
     """
 
     training: Loader
@@ -29,19 +29,21 @@ class Parts:
     plain_test: Loader | None = None
 
 
-def load_parts(config: RunConfig, data: DataSet, rank: int, world: int) -> Parts:
-    """The parts of a data set. Only the training part is shuffled, shared between ranks and, unless it is asked for,
-    augmented.
+def build_loaders(config: RunConfig, data: DataSet, rank: int, world: int) -> Loaders:
+    """The data loaders of a run. Only the training loader shuffles and shards its batches over ranks.
+
+    Only the training loader augments, unless `data.augment_test` is set.
     """
-    options, preprocess = config.data, build_preprocess(config.data.preprocess, data.mean, data.std)
+    options = config.data
+    preprocess = build_preprocess(options.preprocess, data.mean, data.std)
     augment = build_augment(options.augment)
     if options.augment_test and augment is not None:
         _check_augmented_test(augment, options.augment)
     load = partial(Loader, seed=config.seed, preprocess=preprocess, classes=len(data.classes))
-    positions, validation = _split(config, data)
+    indices, validation = _split(config, data)
     training = load(
         data.train,
-        positions,
+        indices,
         batch_size=config.train.batch_size,
         shuffle=True,
         drop_last=config.train.drop_last,
@@ -49,33 +51,31 @@ def load_parts(config: RunConfig, data: DataSet, rank: int, world: int) -> Parts
         rank=rank,
         world=world,
     )
-    # The subset does not depend on the run's seed: runs are compared on the same images.
+    # The subset does not depend on the run's seed, so that runs are compared on the same images.
     tested = None if options.test_subset is None else split(data.test.labels, seed=0, subset=options.test_subset)[0]
     plain_test = load(data.test, tested, batch_size=config.train.test_batch_size)
     validated = None if validation is None else load(*validation, batch_size=VALIDATION_BATCH)
-    labels = data.train.labels[positions]
+    labels = data.train.labels[indices]
     if not options.augment_test or augment is None:
-        return Parts(training, validated, plain_test, labels)
+        return Loaders(training, validated, plain_test, labels)
     test = load(data.test, tested, batch_size=config.train.test_batch_size, augment=augment)
-    return Parts(training, validated, test, labels, plain_test)
+    return Loaders(training, validated, test, labels, plain_test)
 
 
 def _check_augmented_test(augment: Augment, text: str | None) -> None:
-    """An error if the augmentation cannot be applied to test images."""
+    """Raises an error if the augmentation cannot be applied to test images."""
+    where = f"data.augment_test=True with data.augment={text!r} is not valid"
     if augment.mixes:
-        raise FavoritError(
-            f"data.augment_test=True with data.augment={text!r}: a test image has one label, nothing can be mixed"
-        )
+        raise FavoritError(f"{where}: a test image has a single label, so it cannot be mixed")
     if augment.classes:
-        raise FavoritError(
-            f"data.augment_test=True with data.augment={text!r}: a step for some classes would tell the model the label"
-        )
+        raise FavoritError(f"{where}: a step limited to some classes reveals the label")
 
 
 def class_weights(labels: Tensor, classes: int, given: tuple[float, ...] | bool = True) -> Tensor:
     """The weight of each class in the loss; the mean over images is 1.
 
-    True: N / (C count), so that rare classes count as much as common ones. A tuple w: w N / sum_i w[labels[i]].
+    True gives N / (C count), so that rare classes count as much as common ones. A tuple w gives
+    w N / sum_i w[labels[i]].
     """
     if isinstance(given, bool):
         return len(labels) / (classes * torch.bincount(labels, minlength=classes).clamp(min=1)).float()
@@ -88,20 +88,20 @@ def class_weights(labels: Tensor, classes: int, given: tuple[float, ...] | bool 
 
 
 def _split(config: RunConfig, data: DataSet) -> tuple[Tensor, tuple[Images, Tensor | None] | None]:
-    """The training positions, and the validation images: the data set's own part where it brings one, else positions
-    set aside.
+    """(training indices, (validation images, their indices)).
+
+    Validation uses the data set's own validation part if it has one, else indices held out from the training part.
     """
     options = config.data
     own = data.validation if options.folds is None else None
-    aside = 0 if own is not None else options.validation
-    training, held = split(
+    training, held_out = split(
         data.train.labels,
         seed=config.seed,
-        validation=aside,
+        validation=0 if own is not None else options.validation,
         folds=options.folds,
         fold=options.fold,
         subset=options.subset,
     )
     if own is not None:
         return training, (own, None)
-    return training, (data.train, held) if len(held) else None
+    return training, (data.train, held_out) if len(held_out) else None

@@ -1,6 +1,6 @@
 """Optimisers and learning-rate schedules by name.
 
-A schedule is a pure function of the epoch as a real number, so that a resumed run needs no state of it.
+A schedule is a pure function of the epoch as a real number, so it has no state to save or restore.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ SCHEDULES: Registry[Schedule] = Registry("schedule")
 
 
 def build_optimizers(model: nn.Module, config: TrainConfig) -> list[Optimizer]:
-    """The optimisers of a run; more than one where parameters are treated differently."""
-    # A fused step unscales fp16 gradients by itself, which leaves none to clip before it.
+    """The optimisers of a run; several if groups of parameters need different algorithms."""
+    # A fused step unscales fp16 gradients itself, so they could not be clipped before it.
     fused = config.precision != "fp16"
     built = OPTIMIZERS.build(config.optimizer, model=model, lr=config.lr, weight_decay=config.weight_decay, fused=fused)
     if len(built) > 1 and not fused:
         raise FavoritError(
-            f"optimizer={config.optimizer!r} is not valid with train.precision=fp16: one scale cannot serve two optimisers"
+            f"optimizer={config.optimizer!r} is not valid with train.precision=fp16: it needs several gradient scalers"
         )
     return built
 
 
 def _groups(parameters: Iterable[nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
-    """Matrices decay; biases, norms and single numbers do not."""
-    wanted = [p for p in parameters if p.requires_grad]
-    matrices, others = [p for p in wanted if p.ndim >= 2], [p for p in wanted if p.ndim < 2]
+    """Parameter groups: weight decay for matrices, none for biases, norms and scalars."""
+    trainable = [p for p in parameters if p.requires_grad]
+    matrices, others = [p for p in trainable if p.ndim >= 2], [p for p in trainable if p.ndim < 2]
     groups = ({"params": matrices, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0})
     return [group for group in groups if group["params"]]
 
@@ -83,9 +83,7 @@ def sgd(
 def muon(
     model: nn.Module, lr: float, weight_decay: float, fused: bool = True, momentum: Probability = 0.95
 ) -> list[Optimizer]:
-    """Orthogonalised momentum for the matrices of the blocks, scaled to the size of AdamW's updates; AdamW for
-    everything else.
-    """
+    """Muon for the matrices of the blocks, with updates scaled to match AdamW's; AdamW for all other parameters."""
     blocks = {id(p) for name, p in model.named_parameters() if name.startswith("blocks.") and p.ndim == 2}
     inside = [p for p in model.parameters() if id(p) in blocks and p.requires_grad]
     outside = [p for p in model.parameters() if id(p) not in blocks]
@@ -96,9 +94,9 @@ def muon(
 
 
 def learning_rate_factor(config: TrainConfig, step: int, steps: int) -> float:
-    """What multiplies each optimiser's own rate at a step, with `steps` of them in an epoch: warm-up times schedule."""
-    rising = min((step + 1) / (config.warmup * steps), 1.0) if config.warmup else 1.0
-    return rising * SCHEDULES.build(config.schedule)(step / steps, config.epochs)
+    """The factor on each base learning rate at `step`, with `steps` steps in an epoch: linear warmup times schedule."""
+    warmup = min((step + 1) / (config.warmup * steps), 1.0) if config.warmup else 1.0
+    return warmup * SCHEDULES.build(config.schedule)(step / steps, config.epochs)
 
 
 @SCHEDULES.register("constant")
@@ -121,7 +119,7 @@ def step(every: PositiveInt = 5, factor: PositiveFloat = 0.5) -> Schedule:
 
 @SCHEDULES.register("one_cycle")
 def one_cycle(peak: Probability = 0.3, start: PositiveFloat = 25.0, end: PositiveFloat = 1e4) -> Schedule:
-    """A cosine from 1/start up to 1 at the share `peak` of the run, then a cosine down to 1/(start end)."""
+    """A cosine from 1/start up to 1 at fraction `peak` of the run, then a cosine down to 1/(start end)."""
 
     def factor(epoch: float, epochs: int) -> float:
         progress = min(epoch / epochs, 1.0)
@@ -132,5 +130,5 @@ def one_cycle(peak: Probability = 0.3, start: PositiveFloat = 25.0, end: Positiv
     return factor
 
 
-def _cosine_between(first: float, last: float, share: float) -> float:
-    return last + (first - last) * (1 + math.cos(math.pi * share)) / 2
+def _cosine_between(first: float, last: float, fraction: float) -> float:
+    return last + (first - last) * (1 + math.cos(math.pi * fraction)) / 2

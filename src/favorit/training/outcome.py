@@ -1,4 +1,4 @@
-"""What the epoch records of a run come to: best epochs, totals, and when it first reached an accuracy.
+"""Summary of the epoch records of a run: best epochs, total times, and when it first reached an accuracy.
 
 Epochs are counted from 0, as in epochs.jsonl. All functions take the records of epochs.jsonl and need no torch.
 """
@@ -10,15 +10,16 @@ from typing import Any
 
 Record = dict[str, Any]
 
-# Accuracies whose first epoch a result records.
+# A result records the first epoch at each of these accuracies.
 MILESTONES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.97, 0.98, 0.99)
-# The curves that can tell when an accuracy was reached, the most meaningful first.
+# Curves that show when an accuracy was reached; the first one available is used.
 CURVES = ("test", "validation", "train")
 
 
 def outcome(epochs: Sequence[Record]) -> dict[str, Any]:
-    """The part of a result that follows from its epochs, as JSON data. `total_seconds` counts training, validation and
-    watching.
+    """The fields of a result that follow from its epochs, as JSON data.
+
+    `total_seconds` includes training, validation and the test of each epoch if the run is watched.
     """
     last = epochs[-1]
     train_seconds = sum(record["train_seconds"] for record in epochs)
@@ -45,7 +46,7 @@ def _best_validation_loss(epochs: Sequence[Record]) -> dict[str, Any] | None:
 
 
 def _best_test(epochs: Sequence[Record]) -> dict[str, Any] | None:
-    """The epoch with the best test accuracy: selected on the test set, so never a run's result."""
+    """The epoch with the best test accuracy. It is selected on the test set, so it is never the result of a run."""
     known = [record for record in epochs if record.get("test_accuracy") is not None]
     if not known:
         return None
@@ -55,10 +56,9 @@ def _best_test(epochs: Sequence[Record]) -> dict[str, Any] | None:
 
 def reached(epochs: Sequence[Record], accuracies: Sequence[float] = MILESTONES) -> dict[str, Any]:
     """{curve, accuracies: {accuracy: {epoch, seconds}}}: the first epoch at or above each accuracy, and the training
-    seconds until its end.
+    time until its end.
 
-    The curve is that of the test images where the run is watched, else of the validation images, else of the training
-    images. Accuracies that were never reached are left out.
+    The curve is `test` if the run is watched, else `validation`, else `train`. Accuracies never reached are left out.
     """
     curve = next(name for name in CURVES if all(record.get(f"{name}_accuracy") is not None for record in epochs))
     found: dict[str, dict[str, float]] = {}

@@ -1,11 +1,10 @@
-"""A finished run as one small file `<id>.zip`: its configuration, epochs, result and predictions; no weights and no
-logits.
+"""A finished run packed into one small file `<id>.zip`, without weights and logits.
 
-config.json, result.json   as in the folder of the run
-epochs.jsonl               the same with numbers of 6 digits
-predictions.npz            see predictions.py; a failed run has none
+    config.json, result.json   as in the run's folder
+    epochs.jsonl               as in the run's folder, rounded to 6 digits
+    predictions.npz            see predictions.py; a failed run has none
 
-Members are read by these names and never extracted to disk.
+Members are read by name and never extracted to disk.
 """
 
 from __future__ import annotations
@@ -32,7 +31,8 @@ if TYPE_CHECKING:
 SUFFIX = ".zip"
 RECORDS = ("config.json", "result.json", "epochs.jsonl")
 PREDICTIONS = "predictions.npz"
-LARGEST = 1 << 26  # bytes of a file, and of what it inflates to: 10,000 test images need 20 and 100 kB
+# Maximum bytes, packed and inflated. A run with 10,000 test images has 20 kB and 100 kB.
+LARGEST = 1 << 26
 DIGITS = 6
 UNREADABLE = (
     BadZipFile,
@@ -48,7 +48,7 @@ UNREADABLE = (
 
 
 class PackedRun(StoredRun):
-    """The run in the file `path`, whose name is `<id>.zip`."""
+    """A run packed into the file `path`, whose name is `<id>.zip`."""
 
     form = "file"
 
@@ -72,8 +72,7 @@ class PackedRun(StoredRun):
         return parse_epochs(self._members["epochs.jsonl"], self._member("epochs.jsonl"))
 
     def check_epochs(self) -> None:
-        # Reading the members has compared their checksums.
-        return None
+        return None  # zipfile has verified the checksum of each member
 
     def predictions(self) -> Predictions:
         from favorit.training.predictions import ARRAYS, decode
@@ -90,7 +89,7 @@ class PackedRun(StoredRun):
             if not os.path.exists(f"{out}/{self.path.name}")
         )
         command = f"favorit train --config {shlex.quote(str(self.path))} --out {next(free)}"
-        raise FavoritError(f"{self.path} is a packed run, which has no weights; train it again: {command}")
+        raise FavoritError(f"{self.path} is a packed run, which has no weights: train it again with {command}")
 
     def error(self) -> str | None:
         return None
@@ -113,16 +112,16 @@ class PackedRun(StoredRun):
 
     @cached_property
     def _checked(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """(config, result), of the run that the file is named after."""
+        """(config, result), checked: the file must be named after the run that it holds."""
         members = self._members
-        # The configuration first: a newer version may have other members.
+        # The configuration is checked first, because a newer version may have other members.
         if "config.json" not in members:
             raise self._damaged("no config.json")
         config = parse_json(members["config.json"], self._member("config.json"), id=str, config=dict, data=dict)
         if missing := [name for name in RECORDS if name not in members]:
             raise self._damaged(f"no {', '.join(missing)}")
         if config["id"] != self.id:
-            raise FavoritError(f"{self.path} holds the run {config['id']}: name it {config['id']}{SUFFIX}")
+            raise FavoritError(f"{self.path} holds the run {config['id']}: rename it to {config['id']}{SUFFIX}")
         path = self._member("result.json")
         result = checked_result(parse_json(members["result.json"], path, status=str), path)
         if result["status"] == "complete" and PREDICTIONS not in members:
@@ -138,7 +137,7 @@ class PackedRun(StoredRun):
 
 
 def packed_bytes(run: StoredRun) -> bytes:
-    """The content of the file of a finished run, always the same for the same run."""
+    """A finished run as the bytes of a packed file; the same run always gives the same bytes."""
     config, result = run.config(), run.result()
     assert result is not None
     epochs = "".join(_text(_rounded(record)) + "\n" for record in run.epochs())
@@ -159,7 +158,7 @@ def _text(value: Any) -> str:
 
 
 def _rounded(value: Any) -> Any:
-    """JSON data with floats of DIGITS digits: all 17 would take half of the file."""
+    """JSON data with floats rounded to DIGITS digits: all 17 digits would be half of the file."""
     if isinstance(value, dict):
         return {key: _rounded(part) for key, part in value.items()}
     if isinstance(value, list):
@@ -168,7 +167,7 @@ def _rounded(value: Any) -> Any:
 
 
 def zipped(members: dict[str, bytes], method: int) -> bytes:
-    """A zip file with nothing in it that depends on time or system."""
+    """A zip file that does not depend on time or operating system."""
     buffer = io.BytesIO()
     with ZipFile(buffer, "w", compression=method, compresslevel=9) as file:
         for name, content in members.items():
@@ -179,15 +178,15 @@ def zipped(members: dict[str, bytes], method: int) -> bytes:
 
 
 def unzip(file: IO[bytes], names: Collection[str]) -> dict[str, bytes]:
-    """The members of a zip file that have these names. Sizes are checked before anything is inflated."""
+    """The members of a zip file with these names. Sizes are checked before anything is inflated."""
     if (size := file.seek(0, os.SEEK_END)) > LARGEST:
         raise BadZipFile(f"{size:,} bytes, more than {LARGEST:,}")
     with ZipFile(file) as opened:
         found = {info.filename: info for info in opened.infolist() if info.filename in names}
         for name, info in found.items():
-            # What zipfile inflates is bounded by the size in the header for deflate, not for other methods.
+            # zipfile bounds the inflated size by the header for deflate only, not for other methods.
             if info.compress_type not in (ZIP_STORED, ZIP_DEFLATED):
-                raise BadZipFile(f"{name} is compressed by method {info.compress_type}, not deflate")
+                raise BadZipFile(f"{name} has compression method {info.compress_type}, not deflate")
         if (size := sum(info.file_size for info in found.values())) > LARGEST:
             raise BadZipFile(f"it inflates to {size:,} bytes, more than {LARGEST:,}")
         return {name: opened.read(info) for name, info in found.items()}

@@ -1,4 +1,4 @@
-"""What a run predicted for its test images, and how a packed run keeps it in a byte or so for each image."""
+"""The test predictions of a run, and their compact form in a packed run: about one byte for each image."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-# Confidence has 16 values, so that two images share a byte.
+# Confidence is quantised to 16 values, so that two images share a byte.
 STEPS = 15
-# predicted       two images to a byte where classes are below 16: deflate is best at such bytes
-# confidence      in steps, two images to a byte
-# correct         eight images to a byte. With the digest it takes 1.3 kB for 10,000 images, where labels would take 5
-# to 8. images          their number
+# predicted       two images in each byte if all classes are below 16, which deflate compresses best
+# confidence      in steps of 1/15, two images in each byte
+# correct         eight images in each byte: 1.3 kB with the digest for 10,000 images; labels would take 5 to 8 kB
+# images          the number of images
 # labels_digest   text
 ARRAYS = ("predicted.npy", "confidence.npy", "correct.npy", "images.npy", "labels_digest.npy")
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """The predictions for test images in their order.
+    """The predictions for the test images, in their order.
 
-    `predicted` is the class, `confidence` the softmax probability of that class in steps of 1/15, `correct` whether it
-    is the label. Runs with equal `labels_digest` were tested on the same labels in the same order.
+    `predicted` is the class, `confidence` its softmax probability in steps of 1/15, `correct` True if it is the label.
+    Runs with equal `labels_digest` were tested on the same labels in the same order.
     """
 
     predicted: np.ndarray
@@ -34,7 +34,7 @@ class Predictions:
 
 
 def summarize(logits: np.ndarray, labels: np.ndarray) -> Predictions:
-    """The predictions in logits (images, classes). Ties are broken by class order."""
+    """The predictions for logits (images, classes). Ties are broken by class order."""
     predicted = logits.argmax(-1)
     shifted = (logits - logits.max(-1, keepdims=True)).astype(np.float64)
     confidence = 1 / np.exp(shifted).sum(-1)
@@ -46,7 +46,7 @@ def encode(predictions: Predictions) -> dict[str, bytes]:
     """The content of ARRAYS by name."""
     predicted = predictions.predicted
     most = int(predicted.max(initial=0))
-    paired = most < 16 and len(predicted) > 1  # the length says which: one image takes a byte either way
+    paired = most < 16 and len(predicted) > 1  # `decode` tells by the length; one image takes one byte either way
     arrays = (
         _pairs(predicted) if paired else predicted.astype(np.min_scalar_type(most)),
         _pairs(np.rint(predictions.confidence * STEPS)),
@@ -54,11 +54,11 @@ def encode(predictions: Predictions) -> dict[str, bytes]:
         np.asarray(len(predicted)),
         np.asarray(predictions.labels_digest),
     )
-    return {name: _written(array) for name, array in zip(ARRAYS, arrays, strict=True)}
+    return {name: _npy(array) for name, array in zip(ARRAYS, arrays, strict=True)}
 
 
 def decode(members: Mapping[str, bytes]) -> Predictions:
-    """The predictions in such content; ValueError if it is damaged."""
+    """The predictions that `encode` wrote; ValueError if they are damaged."""
     if missing := [name for name in ARRAYS if name not in members]:
         raise ValueError(f"no {', '.join(missing)}")
     arrays = [np.load(io.BytesIO(members[name]), allow_pickle=False) for name in ARRAYS]
@@ -77,14 +77,14 @@ def decode(members: Mapping[str, bytes]) -> Predictions:
     )
 
 
-def _written(array: np.ndarray) -> bytes:
+def _npy(array: np.ndarray) -> bytes:
     buffer = io.BytesIO()
     np.save(buffer, array, allow_pickle=False)
     return buffer.getvalue()
 
 
 def _pairs(values: np.ndarray) -> np.ndarray:
-    """Values below 16, two to a byte."""
+    """Values below 16, two in each byte."""
     padded = np.append(values.astype(np.uint8), np.zeros(len(values) % 2, np.uint8))
     return padded[::2] << 4 | padded[1::2]
 

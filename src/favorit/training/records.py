@@ -1,4 +1,4 @@
-"""The runs of a folder as a table. The files are the database; nothing else holds state."""
+"""The runs of a folder as a table. The files are the database; no state is kept elsewhere."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ if TYPE_CHECKING:
 
 
 def runs(folder: str | Path = "runs") -> pandas.DataFrame:
-    """One row for each run, full or packed: identifier, status, fields of its configuration, numbers of its result, its
-    environment.
+    """One row for each run, folder or packed: identifier, status, configuration, result and environment.
 
-    `status` is complete, failed, pruned, training (some process holds the run) or stopped (none does; rerun to resume).
+    `status` is complete, failed, pruned, training (a process holds the run) or stopped (none does; rerun to resume).
     """
     import pandas
 
@@ -27,12 +26,12 @@ def runs(folder: str | Path = "runs") -> pandas.DataFrame:
 
 
 def rows(folder: str | Path) -> list[dict[str, Any]]:
-    """The same as dictionaries, which need no pandas."""
+    """The rows of `runs` as dictionaries, without pandas."""
     return [_row(run) for run in stored_runs(folder)]
 
 
 def status(run: StoredRun, result: dict[str, Any] | None) -> str:
-    """What state a run is in, given what its result.json holds."""
+    """The status of a run, given the content of its result.json."""
     if has_ended(result):
         return str(result["status"])
     if run.held():
@@ -41,11 +40,12 @@ def status(run: StoredRun, result: dict[str, Any] | None) -> str:
 
 
 def had_machine_alone(environment: Mapping[str, Any] | None) -> bool:
-    """True if times of a run count: no other worker beside it, and usual priority. Older results do not record the
-    priority.
+    """True if the times of a run are comparable: no other worker on the machine, and default priority.
+
+    Older results do not record the priority; they count as default.
     """
-    known = environment or {}
-    return known.get("workers", 1) == 1 and known.get("nice", 0) == 0
+    recorded = environment or {}
+    return recorded.get("workers", 1) == 1 and recorded.get("nice", 0) == 0
 
 
 def _row(run: StoredRun) -> dict[str, Any]:
@@ -66,11 +66,11 @@ def _row(run: StoredRun) -> dict[str, Any]:
             found[f"{section}.{key}"] = value
     if result is None:
         return {**found, "epochs": len(epochs), "error": run.error()}
-    numbers = {key: value for key, value in result.items() if isinstance(value, int | float) and key != "schema"}
+    scalars = {key: value for key, value in result.items() if isinstance(value, int | float) and key != "schema"}
     tested = {f"test.{key}": value for key, value in result.get("test", {}).items() if isinstance(value, float)}
     nested = ("validation", "plain_test", "best_test", "best_validation_loss")
     evaluated = {f"{part}.{key}": value for part in nested for key, value in (result.get(part) or {}).items()}
-    # Times are compared only between runs of one environment that had the machine to themselves.
+    # Times are compared only between runs in one environment that did not share the machine.
     found["had_machine_alone"] = had_machine_alone(result.get("environment"))
     environment = {f"environment.{key}": value for key, value in (result.get("environment") or {}).items()}
     batches = dict(
@@ -79,7 +79,7 @@ def _row(run: StoredRun) -> dict[str, Any]:
     flags = " ".join(result.get("flags", []))
     return {
         **found,
-        **numbers,
+        **scalars,
         **batches,
         **tested,
         **evaluated,

@@ -1,4 +1,4 @@
-"""A run from a configuration to its result."""
+"""`train`: from a configuration to a finished run on disk."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from favorit.data import AUGMENTS, PREPROCESSES, DataSet, build_preprocess, load
 from favorit.errors import FavoritError
 from favorit.model import HEADS, STEMS, ViT, create_model
 from favorit.model.layout import layers, shorten
-from favorit.model.outline import check_room
+from favorit.model.outline import check_memory
 from favorit.position import POSITIONS
 from favorit.spec import Registry, parse_pattern, parse_sum
 from favorit.training.determinism import deterministic
@@ -36,7 +36,7 @@ PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 
 @dataclass(frozen=True)
 class Run:
-    """A run on disk: its folder, or the file that it is packed into."""
+    """A run on disk: a folder or a packed file."""
 
     path: Path
 
@@ -46,12 +46,12 @@ class Run:
 
     @property
     def result(self) -> dict[str, Any]:
-        """What it ended with: status, test metrics, times, environment."""
+        """The result: status, test metrics, times, environment."""
         run = open_run(self.path)
         result = run.result()
         if result is None:
             run.config()  # raises if there is no run at all
-            raise FavoritError(f"{self.path} is not finished: train it with the same configuration, and it goes on")
+            raise FavoritError(f"{self.path} is not finished: train the same configuration again to resume it")
         return result
 
     @property
@@ -62,7 +62,7 @@ class Run:
     def predictions(self) -> Predictions:
         """Class, confidence and correctness for each test image of a complete run."""
         if (status := self.result["status"]) != "complete":
-            raise FavoritError(f"{self.path} is {status}, not complete: it has no predictions")
+            raise FavoritError(f"{self.path} is {status}, not complete, so it has no predictions")
         return open_run(self.path).predictions()
 
     @property
@@ -71,8 +71,9 @@ class Run:
 
 
 def resolve(config: RunConfig, data: DataSet) -> RunConfig:
-    """The configuration with what the data decide: image size, channels, classes, and which images validate where they
-    bring their own.
+    """The configuration with the fields that the data set decides: image size, channels, classes.
+
+    `data.validation` is reset to its default if the data set has its own validation part.
     """
     size = build_preprocess(config.data.preprocess, data.mean, data.std).output_size(data.image_size)
     model = config.model.replace(image_size=size, channels=data.channels, classes=len(data.classes))
@@ -83,12 +84,12 @@ def resolve(config: RunConfig, data: DataSet) -> RunConfig:
 
 
 def run_id(config: RunConfig, digest: str) -> str:
-    """The identifier of a resolved run: what it means, not how it was written.
+    """The identifier of a resolved run: a hash that does not depend on how the configuration was written.
 
-    Layers are expanded, specs brought to one form, defaults left out, and the data's content stands for its name.
+    Layouts are expanded, specs made canonical, defaults left out, and the data set's digest replaces its name.
     """
     model, data, options = config.model, config.data, config.train
-    meaning = config.replace(
+    canonical = config.replace(
         model=model.replace(
             layout="all_standard",
             performer=ModelConfig().performer,
@@ -100,19 +101,19 @@ def run_id(config: RunConfig, digest: str) -> str:
         ),
         data=data.replace(
             name=DataConfig().name,
-            augment=_pattern(AUGMENTS, data.augment),
-            preprocess=_pattern(PREPROCESSES, data.preprocess),
+            augment=_canonical_pattern(AUGMENTS, data.augment),
+            preprocess=_canonical_pattern(PREPROCESSES, data.preprocess),
         ),
         train=options.replace(
             optimizer=str(OPTIMIZERS.canonical(options.optimizer)), schedule=str(SCHEDULES.canonical(options.schedule))
         ),
     )
     mixers = [str(spec) for spec in layers(model.layout, model.performer, model.depth)]
-    return identify({**meaning.changed(), "layers": mixers, "digest": digest})
+    return identify({**canonical.changed(), "layers": mixers, "digest": digest})
 
 
-def _pattern(registry: Registry, text: str | None) -> str | None:
-    """The steps of a pipeline in one form; none at all is None."""
+def _canonical_pattern(registry: Registry, text: str | None) -> str | None:
+    """A pipeline of steps in canonical form; None if it is empty."""
     if text is None or text.strip() in ("", "none"):
         return None
     return "|".join(str(registry.canonical(spec)) for spec in parse_pattern(text))
@@ -131,41 +132,40 @@ def train(
     read: Callable[[str, str | Path | None], DataSet] = load_dataset,
     listen: Callable[[Event, RunConfig], bool | None] | None = None,
 ) -> Run:
-    """Trains a configuration, or what is left of it, into `out`/<id>; a finished run, packed or not, is returned as it
-    is.
+    """Trains a configuration into `out`/<id>, or resumes it there. A finished run is returned without training.
 
-    `workers` says how many runs share the machine; the result records it beside the times. `read` is for whoever trains
-    many runs and keeps their data. `listen` hears every event on the first process; if what it returns after an Epoch
-    is true, the run is pruned: it stops there untested, and goes on from there when it is trained again.
+    `workers` is the number of runs that share the machine; the result records it with the times. `read` loads the data
+    set; pass a caching function to train many runs on the same data. `listen` is called with every event on rank 0. If
+    it returns True after an Epoch, the run is pruned: it stops there untested, and resumes when trained again.
     """
     config = RunConfig(**config) if isinstance(config, dict) else config
     if Path(out).exists() and not Path(out).is_dir():
-        raise FavoritError(f"{out} is a file: runs need a folder, which is made where there is none")
+        raise FavoritError(f"{out} is a file: give a folder for runs, which is created if it does not exist")
     data = read(config.data.name, data_dir)
     config = resolve(config, data)
     identifier = run_id(config, data.digest)
     folder = RunFolder(Path(out) / identifier)
-    before = find_run(identifier, out)
-    if has_ended(finished := before.result()):
-        return _finished(before, finished)
-    check_room(config.model)
+    stored = find_run(identifier, out)
+    if has_ended(result := stored.result()):
+        return _finished(stored, result)
+    check_memory(config.model)
     model = create_model(config.model, seed=seeds.derive(config.seed, "model"))
     fabric = _launch(accelerator, devices, config.train.precision, model)
-    # Whatever is wrong with the configuration shows here, before there is a folder.
+    # Built before the folder exists, so that an invalid configuration leaves no folder.
     training = Training(
-        config, data, model, fabric, folder, compiled=compiled, every=checkpoint_seconds, workers=workers
+        config, data, model, fabric, folder, compiled=compiled, checkpoint_seconds=checkpoint_seconds, workers=workers
     )
-    with deterministic(config.train.deterministic), _held(folder, fabric):
-        # Another process may have finished it since the first look: models were built and libraries imported.
-        if has_ended(finished := fabric.broadcast(folder.result() if fabric.is_global_zero else None)):
-            if fabric.is_global_zero and finished["status"] == "complete":
+    with deterministic(config.train.deterministic), _locked(folder, fabric):
+        # Another process may have finished the run since the first check, which was seconds ago.
+        if has_ended(result := fabric.broadcast(folder.result() if fabric.is_global_zero else None)):
+            if fabric.is_global_zero and result["status"] == "complete":
                 folder.tidy()
-            return _finished(folder, finished)
+            return _finished(folder, result)
         if fabric.is_global_zero:
             card = {"name": located(config.data.name), **_card(data)}
-            shown = shorten(layers(config.model.layout, config.model.performer, config.model.depth))
+            pattern = shorten(layers(config.model.layout, config.model.performer, config.model.depth))
             folder.write_config(
-                {"id": identifier, "layers": shown, "config": config.model_dump(mode="json"), "data": card}
+                {"id": identifier, "layers": pattern, "config": config.model_dump(mode="json"), "data": card}
             )
         try:
             _consume(training, config, listen)
@@ -187,34 +187,28 @@ def _finished(run: StoredRun, result: dict[str, Any]) -> Run:
 def _launch(accelerator: str, devices: int, precision: str, model: ViT) -> Any:
     from lightning_fabric import Fabric
 
-    logging.getLogger("lightning_fabric").setLevel(
-        logging.WARNING
-    )  # which processes found each other is nothing that a user asked for
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # hides the log of the process group's start
     strategy = "auto"
-    if devices > 1:  # looking for parameters without a gradient costs time at every step
-        strategy = "ddp" if _all_learn(model) else "ddp_find_unused_parameters_true"
+    if devices > 1:  # finding unused parameters costs time at every step, so only if there are any
+        strategy = "ddp" if _all_get_gradients(model) else "ddp_find_unused_parameters_true"
     try:
         fabric = Fabric(accelerator=accelerator, devices=devices, strategy=strategy, precision=PRECISIONS[precision])  # type: ignore[arg-type]
     except (ValueError, TypeError, RuntimeError) as error:
         reason = " ".join(str(error).split())
-        raise FavoritError(
-            f"accelerator={accelerator!r} with devices={devices} cannot be used here: {reason}"
-        ) from None
+        raise FavoritError(f"accelerator={accelerator!r} with devices={devices} is not available: {reason}") from None
     if precision == "fp16" and fabric.device.type == "cpu":
-        raise FavoritError(
-            "train.precision=fp16 cannot be used on a CPU: its gradients are scaled on a GPU only; use 32 or bf16"
-        )
+        raise FavoritError("train.precision=fp16 is not valid on a CPU: gradient scaling needs a GPU; use 32 or bf16")
     fabric.launch()
     return fabric
 
 
-def _all_learn(model: ViT) -> bool:
-    """Whether each parameter gets a gradient. A mixer that ignores q and k, such as uniform, leaves their norms and
+def _all_get_gradients(model: ViT) -> bool:
+    """True if each parameter gets a gradient. A mixer that ignores q and k, such as uniform, leaves their norms and
     gates without one.
     """
     training = model.training
     image = torch.zeros(1, model.config.channels, *model.config.image_size)
-    model.eval()(image).sum().backward()  # in evaluation mode batch norms do not count this image
+    model.eval()(image).sum().backward()  # evaluation mode keeps the statistics of batch norm
     found = all(parameter.grad is not None for parameter in model.parameters() if parameter.requires_grad)
     model.zero_grad()
     model.train(training)
@@ -222,8 +216,8 @@ def _all_learn(model: ViT) -> bool:
 
 
 @contextmanager
-def _held(folder: RunFolder, fabric: Any) -> Iterator[None]:
-    """The first process holds the run for all; where it cannot, all of them say why."""
+def _locked(folder: RunFolder, fabric: Any) -> Iterator[None]:
+    """Rank 0 locks the run for all ranks. If it cannot, every rank raises the same error."""
     with ExitStack() as stack:
         refused = ""
         if fabric.is_global_zero:
@@ -238,19 +232,19 @@ def _held(folder: RunFolder, fabric: Any) -> Iterator[None]:
 
 def _consume(training: Training, config: RunConfig, listen: Callable[[Event, RunConfig], bool | None] | None) -> None:
     events = training.events()
-    answer: bool | None = None
+    stop: bool | None = None
     while True:
         try:
-            event = events.send(answer)
+            event = events.send(stop)
         except StopIteration:
             return
-        answer = listen(event, config) if listen is not None else None
+        stop = listen(event, config) if listen is not None else None
         if isinstance(event, End):
             return
 
 
 def _card(data: DataSet) -> dict[str, Any]:
-    """What predicting needs of the data, so that the data themselves need not be there."""
+    """The facts about a data set that inference needs, so that it works without the data."""
     return {
         "digest": data.digest,
         "classes": data.classes,

@@ -1,4 +1,4 @@
-"""A run on disk as its readers see it, whether it is a folder with weights or one packed file without."""
+"""The interface of a run on disk: a folder with weights, or a packed file without."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from favorit.files import damaged
 if TYPE_CHECKING:
     from favorit.training.predictions import Predictions
 
-# What a result must have, by its status.
+# The field that a result of each status must have.
 NEEDED = {"complete": "test", "failed": "error"}
 
 
 class StoredRun(ABC):
-    """The run at `path`, which is a `form`: folder or file."""
+    """A run stored at `path`. `form` is "folder" or "file"."""
 
     path: Path
     form: str
@@ -35,11 +35,11 @@ class StoredRun(ABC):
 
     @abstractmethod
     def config(self) -> dict[str, Any]:
-        """What the run was started with."""
+        """The content of config.json."""
 
     @abstractmethod
     def result(self) -> dict[str, Any] | None:
-        """What the run ended with; None while it has not."""
+        """The content of result.json; None if the run has not ended."""
 
     @abstractmethod
     def epochs(self) -> list[dict[str, Any]]:
@@ -47,33 +47,31 @@ class StoredRun(ABC):
 
     @abstractmethod
     def check_epochs(self) -> None:
-        """An error if the records of a finished run are damaged, without parsing them."""
+        """Raises an error if the epoch records of a finished run are damaged, without parsing them."""
 
     @abstractmethod
     def predictions(self) -> Predictions:
-        """What a complete run predicted for its test images."""
+        """The test predictions of a complete run."""
 
     @abstractmethod
     def weights(self, name: str) -> Path:
-        """The file with weights of that name."""
+        """The path of the weights file `name`."""
 
     @abstractmethod
     def error(self) -> str | None:
-        """What ended the last attempt, if that was not a loss of its own: trained again, the run may well complete."""
+        """Why the last attempt stopped, if for a reason outside training; rerun to resume."""
 
     @abstractmethod
     def held(self) -> bool:
-        """True if some process trains the run now."""
+        """True if a process is training the run."""
 
     @abstractmethod
     def tidy_unheld(self) -> None:
-        """Removes what a complete run does not need, unless some process holds it."""
+        """Deletes what a complete run does not need, unless a process holds the run."""
 
     def failed_before(self, result: dict[str, Any]) -> FavoritError:
-        """The error for a run that failed. The same run would fail again, so it is not retried unasked."""
-        return FavoritError(
-            f"{self.path} failed before: {result['error']} (delete the {self.form} to try the same again)"
-        )
+        """The error for a run that has failed. It is not retried, because the same run would fail again."""
+        return FavoritError(f"{self.path} failed before: {result['error']} (delete the {self.form} to retry)")
 
 
 def has_ended(result: dict[str, Any] | None) -> TypeGuard[dict[str, Any]]:
@@ -82,14 +80,14 @@ def has_ended(result: dict[str, Any] | None) -> TypeGuard[dict[str, Any]]:
 
 
 def checked_result(result: dict[str, Any], path: str) -> dict[str, Any]:
-    """The same result, if it has what its status needs; `path` is for the error."""
+    """The result, if it has the field that its status requires; else raises an error that names `path`."""
     if (needed := NEEDED.get(result["status"], "status")) not in result:
         raise damaged(path, f"no {needed}")
     return result
 
 
 def parse_epochs(content: bytes, path: str) -> list[dict[str, Any]]:
-    """The records in the lines of epochs.jsonl. A last line cut short by a kill does not count."""
+    """The records in the lines of epochs.jsonl. A last line truncated by a kill is ignored."""
     whole, _, _ = content.rpartition(b"\n")
     try:
         return list(from_json(b"[" + b",".join(whole.splitlines()) + b"]"))
