@@ -216,6 +216,13 @@ def test_mistake_in_a_real_process_however_narrow_the_terminal():
     assert "(5, 5) does not divide the image (32, 32)" in done.stderr
 
 
+def test_former_preset_name_works_with_a_one_line_hint():
+    done = process("show", "hybrid", "--json")
+    hint = "favorit: preset 'hybrid' is now 'vit-64': all its layers are softmax unless you set layout\n"
+    assert (done.returncode, done.stderr) == (0, hint)
+    assert json.loads(done.stdout)["preset"] == "vit-64"
+
+
 @pytest.mark.parametrize("arguments", [["shw"], ["show"], ["show", "vit-64", "--jsn"]], ids=" ".join)
 def test_unknown_verbs_and_options_end_with_status_2_and_no_traceback(command, arguments):
     status, _, err = command(*arguments)
