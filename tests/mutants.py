@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from checks import Build, builder
 from favorit import seeds
 from favorit.attention import Linear, Mixer
 from favorit.attention.kernels.contract import Kernel
 from favorit.attention.kernels.random_features import RandomRows
+from favorit.selftest.inputs import Build, builder
 
 
 def _with_rows(draw: Callable[[int, int, torch.Generator], Tensor]) -> Build:
@@ -185,7 +185,7 @@ MUTANTS: dict[str, tuple[Build, str]] = {
     "no fallback for vanishing features": (_with_mixer(_NoFallback, "favor(m=64)"), "finite_at_any_norm"),
     "sums in half precision": (_with_mixer(_HalfPrecisionSums, "relu"), "finite_at_any_norm"),
     "masks ignored": (_ignores_mask(builder("relu")), "mask_equals_removal"),
-    "queries that know of each other": (_centres_queries(builder("softmax")), "queries_are_alone"),
-    "scores of tokens scaled by their width": (_reads_unscaled, "reading_is_forward"),
+    "queries that know of each other": (_centres_queries(builder("softmax")), "queries_are_independent"),
+    "scores of tokens scaled by their width": (_reads_unscaled, "read_equals_forward"),
     "weights without a normaliser": (_sums_instead_of_means(builder("relu")), "rows_sum_to_one"),
 }

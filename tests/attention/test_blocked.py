@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from checks import assert_close, builder, gradients, tensors
 from favorit.attention import Linear
 from favorit.attention.cpu import blocked, causal, explicit_softmax, short
 from favorit.attention.cpu.limits import Limits
 from favorit.attention.cpu.tiling import block_sizes, chunks, even_chunk_size
 from favorit.attention.mixer import UnprojectedTokens
+from favorit.selftest.inputs import assert_close, builder, gradients, tensors
 
 KERNELS = ["relu(m=24)", "favor(m=24)", "relu(m=8, learned=True)", "mixture", "learned(m=5)"]
 ALWAYS_BLOCKED = Limits(one_thread=0, few_features=0)

@@ -7,10 +7,11 @@ import math
 import pytest
 import torch
 
-from checks import assert_close, builder, squared_errors, tensors, unbiased
+from checks import squared_errors, unbiased
 from favorit.attention import build_mixer
 from favorit.attention.kernels.random_features import orthogonal_rows
 from favorit.seeds import generator
+from favorit.selftest.inputs import assert_close, builder, tensors
 
 
 @pytest.mark.parametrize("options", ["", ", features=hyperbolic", ", orthogonal=False"])

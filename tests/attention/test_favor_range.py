@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from checks import assert_close, builder, gradients, tensors
 from favorit.attention import Linear
 from favorit.attention.cpu import blocked
 from favorit.attention.cpu.block_features import CPU_KERNELS, BlockFeatures, CpuKernel, Features
@@ -19,6 +18,7 @@ from favorit.attention.cpu.favor import in_range
 from favorit.attention.cpu.limits import Limits
 from favorit.attention.kernels.contract import Kernel
 from favorit.attention.kernels.favor import Favor
+from favorit.selftest.inputs import assert_close, builder, gradients, tensors
 
 # Positions in the list of implementations, counted from the end.
 FAST, STABLE = -2, -1

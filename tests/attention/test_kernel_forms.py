@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from checks import HEADS, assert_close, builder, directions, gradients, tensors
+from checks import directions
 from favorit import FavoritError
 from favorit.attention import KERNELS, Linear, build_mixer
 from favorit.attention.cpu.block_features import cpu_kernel
@@ -21,6 +21,7 @@ from favorit.attention.kernels.contract import Kernel
 from favorit.attention.kernels.random_features import orthogonal_rows
 from favorit.attention.mixer import UnprojectedTokens
 from favorit.seeds import generator
+from favorit.selftest.inputs import HEADS, assert_close, builder, gradients, tensors
 
 # State of the kernel by name, x (..., D) -> features of a key
 Formula = Callable[[Mapping[str, Tensor], Tensor], Tensor]

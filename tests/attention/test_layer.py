@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
-from checks import assert_close, builder, gradients, tensors
 from favorit import Attention, FavoritError, build_mixer
 from favorit.attention.cpu.limits import Limits
 from favorit.attention.linformer import Linformer
 from favorit.grids import Grid
 from favorit.position import Absolute, Position
+from favorit.selftest.inputs import assert_close, builder, gradients, tensors
 
 
 def test_attention_equals_its_definition() -> None:

@@ -9,12 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from checks import Products, assert_close, builder, gradients, tensors
+from checks import Products
 from favorit.attention import KERNELS, Linear
 from favorit.attention.cpu.block_features import cpu_kernel
 from favorit.attention.cpu.limits import Limits
 from favorit.attention.cpu.tiling import block_sizes
 from favorit.attention.mixer import UnprojectedTokens
+from favorit.selftest.inputs import assert_close, builder, gradients, tensors
 
 ROUNDING = 2**-8
 HALF, WIDE = {torch.bfloat16}, {torch.float32}

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-import cases
-from checks import MIXER_CHECKS, Build, builder, near
 from favorit.attention import KERNELS, MIXERS, Linear
 from favorit.attention.cpu.limits import Limits
+from favorit.selftest import cases
+from favorit.selftest.checks import MIXER_CHECKS
+from favorit.selftest.inputs import Build, builder, near
 
 CASES = [(name, case) for table in (cases.MIXERS, cases.RAW) for name, case in table.items()]
 SPECS = [(name, spec) for name, case in CASES for spec in case.specs]

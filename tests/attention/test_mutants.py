@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from checks import MIXER_CHECKS, unbiased
+from checks import unbiased
+from favorit.selftest.checks import MIXER_CHECKS
 from mutants import MUTANTS
 
 CHECKS = {**MIXER_CHECKS, "unbiased": unbiased}

@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from checks import assert_close, builder, gradients, tensors
 from favorit.attention import Mixer, route
 from favorit.attention.cpu.limits import Limits
 from favorit.attention.mixer import UnprojectedTokens
+from favorit.selftest.inputs import assert_close, builder, gradients, tensors
 
 TOKENS, WIDTH = 70, 8
 SPLIT = Limits(one_thread=0)

@@ -12,8 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from checks import Products, assert_close, builder, gradients, tensors
+from checks import Products
 from favorit.attention.cpu.limits import Limits
+from favorit.selftest.inputs import assert_close, builder, gradients, tensors
 
 
 @pytest.fixture(params=[True, False], ids=["multiplies bf16", "emulates bf16"])

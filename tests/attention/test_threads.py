@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from checks import assert_close, builder, gradients, tensors
 from favorit.attention.cpu import threads
 from favorit.attention.cpu.block_features import CPU_KERNELS, CpuKernel
 from favorit.attention.cpu.limits import Limits
 from favorit.attention.kernels.contract import Kernel
 from favorit.attention.linear import Linear
+from favorit.selftest.inputs import assert_close, builder, gradients, tensors
 
 pytestmark = pytest.mark.skipif(
     not torch.backends.mkl.is_available(), reason="torch has no MKL here: there are no threads to limit"

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from golden.regenerate import FILE, STEPS, losses
+from favorit.selftest import golden
+from favorit.selftest.devices import CPU
+from favorit.selftest.inputs import TooFarError
 
 
-def test_tiny_model_reproduces_the_golden_losses():
-    golden = json.loads(FILE.read_text())
-    assert len(golden) == STEPS
-    assert golden[-1] < 0.8 * golden[0], "the golden run learns"
-    assert losses() == pytest.approx(golden, rel=1e-3), "if intended: python tests/golden/regenerate.py, and say why"
+def test_tiny_model_reproduces_the_golden_losses() -> None:
+    kept = golden.kept()
+    assert len(kept) == golden.STEPS
+    assert kept[-1] < 0.8 * kept[0], "the kept run learns"
+    assert golden.losses() == pytest.approx(kept, rel=1e-3), "if this is meant: python -m favorit.selftest.golden"
+
+
+def test_one_loss_outside_the_tolerance_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    golden.losses_are_golden()
+    *others, last = golden.kept()
+    monkeypatch.setattr(golden, "losses", lambda device: [*others, (1 - 2 * CPU.golden) * last])
+    with pytest.raises(TooFarError, match=r"differs by 2.00e-03 of a golden loss, allowed 1e-03"):
+        golden.losses_are_golden()

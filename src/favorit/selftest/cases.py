@@ -1,5 +1,5 @@
-"""One entry for each registered mixer (a kernel is one): the specs it is tried with, and what it is excused from and
-why.
+"""One entry for each registered mixer (each kernel is one): the specs to check, and which invariants it is excused from
+and why. The tests and `favorit selftest` read this table.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ class Case:
     """The variants of one registered name. `excused` maps an invariant of `checks.MIXER_CHECKS` to the reason why it
     cannot hold.
 
-    `near` means that the other invariants hold for tokens near a fixed one (`checks.near`) only.
+    `near` means that the other invariants hold only for tokens near a fixed one (`inputs.near`).
     """
 
     specs: tuple[str, ...]
@@ -84,9 +84,7 @@ _SIGNED = {"non_negative": "features of both signs make weights of both signs"}
 
 
 def _raw(*specs: str) -> Case:
-    """Far from a fixed token the sum of a row may be about zero: its weights are then as large as rounding lets them
-    be.
-    """
+    """Far from a fixed token the sum of a row may be near zero, and its weights then have no bound but rounding."""
     return Case(specs, _SIGNED, near=True)
 
 

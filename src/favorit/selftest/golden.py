@@ -1,6 +1,6 @@
 """Golden losses: the loss of a tiny model over 20 training steps, recorded in a file.
 
-After an intended change of these losses, run `python tests/golden/regenerate.py` and give the reason in the commit.
+After an intended change of these losses, run `python -m favorit.selftest.golden` and give the reason in the commit.
 """
 
 from __future__ import annotations
@@ -11,15 +11,17 @@ from pathlib import Path
 import torch
 from torch.nn import functional as F
 
-import favorit
+from favorit.model import create_model
+from favorit.selftest.devices import CPU, Device
+from favorit.selftest.inputs import TooFarError
 
 FILE = Path(__file__).with_name("tiny_losses.json")
 STEPS = 20
 
 
-def losses() -> list[float]:
+def losses(device: Device = CPU) -> list[float]:
     """The losses of a model with softmax, favor, relu and learned layers; AdamW on one fixed batch of noise."""
-    model = favorit.create_model(
+    model = create_model(
         "vit-64",
         seed=0,
         image_size=8,
@@ -29,18 +31,31 @@ def losses() -> list[float]:
         mlp_dim=32,
         layout="softmax|favor(m=16)|relu(m=16)|learned",
         position="learned+rope2d",
-    )
+    ).to(device.type)
     generator = torch.Generator().manual_seed(0)
-    images, labels = torch.randn(32, 3, 8, 8, generator=generator), torch.randint(10, (32,), generator=generator)
+    images = torch.randn(32, 3, 8, 8, generator=generator).to(device.type)
+    labels = torch.randint(10, (32,), generator=generator).to(device.type)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.05)
-    found = []
+    measured = []
     for _ in range(STEPS):
         loss = F.cross_entropy(model(images), labels)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        found.append(loss.item())
-    return found
+        measured.append(loss.item())
+    return measured
+
+
+def kept() -> list[float]:
+    """The losses on file."""
+    return json.loads(FILE.read_text())
+
+
+def losses_are_golden(device: Device = CPU) -> None:
+    """Each loss is within the relative tolerance of the device from the one on file."""
+    worst = max(abs(loss / golden - 1) for loss, golden in zip(losses(device), kept(), strict=True))
+    if not worst <= device.golden:
+        raise TooFarError(worst, device.golden, "of a golden loss")
 
 
 if __name__ == "__main__":
