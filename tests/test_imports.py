@@ -32,7 +32,7 @@ ORDER = [
     ["attention", "position"],
     ["model"],
     ["catalog", "data", "train", "training", "evaluate", "convert"],
-    ["study", "studies", "tune", "tuning", "bench"],
+    ["study", "studies", "tune", "tuning", "bench", "selftest"],
     ["report"],
     ["cli", "demo", "__main__"],
 ]

@@ -8,26 +8,14 @@ import torch
 from favorit.attention import KERNELS, MIXERS, Linear
 from favorit.attention.cpu.limits import Limits
 from favorit.selftest import cases
-from favorit.selftest.checks import MIXER_CHECKS
-from favorit.selftest.inputs import Build, builder, near
+from favorit.selftest.checks import MIXER_CHECKS, PROMISES
+from favorit.selftest.inputs import builder, case_builder
 
 CASES = [(name, case) for table in (cases.MIXERS, cases.RAW) for name, case in table.items()]
 SPECS = [(name, spec) for name, case in CASES for spec in case.specs]
-CHECKS = [
-    (name, case, spec, check)
-    for name, case in CASES
-    for spec in case.specs
-    for check in MIXER_CHECKS
-    if check not in case.excused
-]
-
 
 # Every input takes the blocked implementations, in blocks of a few tokens.
 BLOCKS = Limits(one_thread=0, few_features=0, block_elements=64 * 24, fewest_weights=1)
-
-
-def tried(case: cases.Case, spec: str, limits: Limits | None = None) -> Build:
-    return near(builder(spec, limits)) if case.near else builder(spec, limits)
 
 
 def test_every_registered_mixer_has_an_entry() -> None:
@@ -52,23 +40,23 @@ def test_a_kernel_says_how_many_features_it_has(spec: str) -> None:
 
 @pytest.mark.parametrize(
     ("case", "spec", "check"),
-    [pytest.param(case, spec, check, id=f"{spec}-{check}") for _, case, spec, check in CHECKS],
+    [pytest.param(case, spec, check, id=f"{spec}-{check}") for _, case, spec, check in PROMISES],
 )
 def test_conformance(case: cases.Case, spec: str, check: str) -> None:
-    MIXER_CHECKS[check](tried(case, spec))
+    MIXER_CHECKS[check](case_builder(case, spec))
 
 
 @pytest.mark.parametrize(
     ("case", "spec", "check"),
     [
         pytest.param(case, spec, check, id=f"{spec}-{check}")
-        for name, case, spec, check in CHECKS
+        for name, case, spec, check in PROMISES
         if name in KERNELS or name == "softmax"
     ],
 )
 def test_conformance_in_blocks(case: cases.Case, spec: str, check: str) -> None:
     """The implementations that large inputs take."""
-    MIXER_CHECKS[check](tried(case, spec, BLOCKS))
+    MIXER_CHECKS[check](case_builder(case, spec, BLOCKS))
 
 
 @pytest.mark.parametrize(("spec", "check"), [(case.specs[0], check) for _, case in CASES for check in case.excused])

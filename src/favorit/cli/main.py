@@ -11,7 +11,21 @@ import typer
 from typer.exceptions import TyperException
 
 from favorit import __version__
-from favorit.cli import bench, compare, components, data, doctor, evaluate, predict, runs, show, study, train, tune
+from favorit.cli import (
+    bench,
+    compare,
+    components,
+    data,
+    doctor,
+    evaluate,
+    predict,
+    runs,
+    selftest,
+    show,
+    study,
+    train,
+    tune,
+)
 from favorit.errors import FavoritError
 from favorit.process import spin_settings
 
@@ -31,6 +45,7 @@ app.command("predict")(predict.predict)
 app.command("compare")(compare.compare)
 app.command("tune")(tune.tune)
 app.command("doctor")(doctor.doctor)
+app.command("selftest")(selftest.selftest)
 app.add_typer(runs.app, name="runs")
 app.add_typer(study.app, name="study")
 app.add_typer(data.app, name="data")

@@ -7,11 +7,13 @@ A check raises AssertionError. Tolerances are those of the CPU; `Device` widens 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from favorit.attention.mixer import UnprojectedTokens
+from favorit.selftest.cases import MIXERS, RAW, Case
 from favorit.selftest.devices import CPU, Device
 from favorit.selftest.inputs import BATCH, HEADS, Build, gradients, has_causal
 
@@ -307,3 +309,22 @@ MIXER_CHECKS: dict[str, Check] = {
 
 # Not run on a device without fp64.
 NEEDS_FP64 = {autocast_keeps_fp64.__name__}
+
+
+class Promise(NamedTuple):
+    """An invariant that a mixer keeps: the name of its entry, the entry, one of its specs and the name of a check."""
+
+    mixer: str
+    case: Case
+    spec: str
+    check: str
+
+
+PROMISES = [
+    Promise(name, case, spec, check)
+    for table in (MIXERS, RAW)
+    for name, case in table.items()
+    for spec in case.specs
+    for check in MIXER_CHECKS
+    if check not in case.excused
+]

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from favorit.attention import Kernel, Linear, Mixer, build_mixer
 from favorit.attention.cpu.limits import Limits
+from favorit.selftest.cases import Case
 from favorit.spec import Spec, parse
 
 # build(causal=False, seed=0, **shape) makes a mixer of the given head_dim and tokens; one seed makes equal mixers.
@@ -35,6 +36,12 @@ def builder(text: str, limits: Limits | None = None) -> Build:
         return mixer
 
     return build
+
+
+def case_builder(case: Case, spec: str, limits: Limits | None = None) -> Build:
+    """A builder for a spec of an entry in the table of cases."""
+    build = builder(spec, limits)
+    return near(build) if case.near else build
 
 
 def has_causal(build: Build) -> bool:

@@ -1,0 +1,87 @@
+"""`favorit selftest`: whether favorit computes correctly on a device."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from favorit.selftest.run import Tally
+
+TITLES = ("check", "passed", "failed", "seconds")
+
+
+def selftest(
+    device: Annotated[str, typer.Option(help="cpu, cuda or mps.", metavar="DEVICE")] = "cpu",
+    only: Annotated[
+        str | None, typer.Option(help="Only the checks whose name or spec contains this text.", metavar="TEXT")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="End with one line of JSON.")] = False,
+) -> None:
+    """Test favorit on a device: the invariants of every mixer, the losses of a tiny model, and a short training in each
+    precision.
+
+    It takes about two minutes and prints a summary to paste into an issue. The exit code is 1 if a check fails.
+
+    Examples: [bold]favorit selftest --device cuda[/bold], [bold]favorit selftest --device mps --json[/bold],
+    [bold]favorit selftest --device cuda --only "favor(m=24)"[/bold]
+    """
+    from favorit.cli.columns import write_columns
+    from favorit.cli.console import open_console
+    from favorit.cli.progress import long_work
+    from favorit.selftest.devices import find_device
+    from favorit.selftest.run import list_trials, run_trials, tally
+
+    trials = list_trials(find_device(device), only)
+    console = open_console(stderr=as_json)
+    with long_work(console, f"selftest on {device}") as listen:
+        outcomes = run_trials(trials, listen)
+    tallies = list(tally(outcomes))
+    environment = _environment(device)
+    rows = [[each.check, str(each.passed), str(len(each.failures)), f"{each.seconds:.1f}"] for each in tallies]
+    heading = ", ".join(f"{name} {value}" for name, value in environment.items() if value is not None)
+    write_columns(TITLES, rows, right=TITLES[1:], heading=heading, err=as_json)
+    for each in tallies:
+        if each.failures:
+            console.print(_failure(each), markup=False, soft_wrap=True)
+    failed = sum(len(each.failures) for each in tallies)
+    verdict = f"{len(outcomes) - failed} of {len(outcomes)} checks passed on {device}"
+    seconds = sum(outcome.seconds for outcome in outcomes)
+    console.print(f"{verdict}, {failed} failed, in {seconds:.0f} s", markup=False, soft_wrap=True)
+    if as_json:
+        typer.echo(json.dumps(_summary(environment, tallies)))
+    if failed:
+        raise typer.Exit(1)
+
+
+def _environment(device: str) -> dict[str, Any]:
+    """The versions and the hardware of this test."""
+    from favorit import __version__
+    from favorit.measure import fingerprint
+
+    return {"favorit": __version__, "device": device, **fingerprint()}
+
+
+def _failure(failed: Tally) -> str:
+    """One line: the failure with the largest error, then the other subjects that failed."""
+    worst, *others = failed.failures
+    count = f"{len(failed.failures)} of {len(failed.failures) + failed.passed}"
+    also = f"; also {', '.join(each.subject for each in others)}" if others else ""
+    return f"FAILED {failed.check}, {count}: {worst.subject}: {worst.error}{also}"
+
+
+def _summary(environment: dict[str, Any], tallies: Sequence[Tally]) -> dict[str, Any]:
+    """JSON: the environment, a tally of each check, and the failures. An infinite excess is null: JSON has no infinity."""
+    failures = [
+        {**outcome._asdict(), "excess": outcome.excess if math.isfinite(outcome.excess) else None}
+        for each in tallies
+        for outcome in each.failures
+    ]
+    checks = {
+        each.check: {"passed": each.passed, "failed": len(each.failures), "seconds": each.seconds} for each in tallies
+    }
+    return {"environment": environment, "checks": checks, "failures": failures}
