@@ -14,6 +14,7 @@ MOST_LINES = 350
 # Each row may import itself and the rows above it. The package's own __init__ is lazy and may name anything.
 ORDER = [
     [
+        "autocast",
         "lazy",
         "curves",
         "errors",

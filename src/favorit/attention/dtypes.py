@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from favorit.autocast import is_autocast_enabled, without_autocast
+
 WIDE = (torch.float32, torch.float64)
 HALF = (torch.bfloat16, torch.float16)
-
-
-def is_autocast_enabled(x: Tensor) -> bool:
-    """True if autocast is on for the device of x. Some devices (`meta`) have none, and torch raises if asked."""
-    device = "cpu" if x.is_cpu else x.device.type
-    return (x.is_cpu or torch.amp.is_autocast_available(device)) and torch.is_autocast_enabled(device)
 
 
 def output_dtype(v: Tensor) -> torch.dtype:
@@ -49,12 +45,6 @@ def full_precision(*tensors: Tensor) -> Iterator[list[Tensor]]:
     with without_autocast(tensors[0]):
         converted = {id(tensor): tensor.to(wide, memory_format=torch.contiguous_format) for tensor in tensors}
         yield [converted[id(tensor)] for tensor in tensors]
-
-
-def without_autocast(x: Tensor) -> Any:
-    """A context with autocast off for the device of x."""
-    device = x.device.type
-    return torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext()
 
 
 def in_full_precision(attend: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor, *options: Any) -> Tensor:

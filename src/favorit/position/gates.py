@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from favorit import seeds
+from favorit.autocast import without_autocast
 from favorit.grids import Grid, coordinates, interpolate
 from favorit.position.base import POSITIONS, Relative
 from favorit.spec import PositiveInt
@@ -28,7 +29,7 @@ class Gate(Relative):
 
     def qk(self, q: Tensor, k: Tensor, grid: Grid, prefix: int) -> tuple[Tensor, Tensor]:
         # In half precision, the exponents would be wrong in their third digit.
-        with torch.autocast(q.device.type, enabled=False):
+        with without_autocast(q):
             gate_q, gate_k = torch.exp(self.scales(grid)).to(q.dtype)
         return _apply(q, gate_q, prefix), _apply(k, gate_k, prefix)
 

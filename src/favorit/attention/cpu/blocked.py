@@ -29,9 +29,10 @@ from favorit.attention.cpu.block_features import (
 )
 from favorit.attention.cpu.limits import Limits
 from favorit.attention.cpu.tiling import block_sizes, blocks_of_heads, buffer_for, chunks, slice_tokens
-from favorit.attention.dtypes import widened, without_autocast
+from favorit.attention.dtypes import widened
 from favorit.attention.kernels.contract import Kernel
 from favorit.attention.stability import TINY, finite, guard, or_zero
+from favorit.autocast import without_autocast
 
 # In bf16, the mean query is estimated from every fifth one: 5 divides no usual side of a token grid.
 QUERY_STRIDE = 5

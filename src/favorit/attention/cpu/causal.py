@@ -15,8 +15,8 @@ from torch.autograd.function import once_differentiable
 from favorit.attention.cpu import short
 from favorit.attention.cpu.limits import Limits
 from favorit.attention.cpu.tiling import chunks, even_chunk_size
-from favorit.attention.dtypes import without_autocast
 from favorit.attention.kernels.contract import Kernel
+from favorit.autocast import without_autocast
 
 Part = tuple[slice, slice]
 

@@ -20,10 +20,11 @@ from torch.autograd.function import once_differentiable
 from favorit.attention.cpu.block_features import ParameterGradients, cpu_kernel
 from favorit.attention.cpu.limits import Limits
 from favorit.attention.cpu.tiling import block_sizes, blocks_of_heads, buffer_for, chunks, slice_tokens
-from favorit.attention.dtypes import widened, without_autocast
+from favorit.attention.dtypes import widened
 from favorit.attention.kernels.contract import Kernel
 from favorit.attention.mixer import UnprojectedTokens
 from favorit.attention.stability import TINY
+from favorit.autocast import without_autocast
 
 
 def read(q: Tensor, k: Tensor, tokens: UnprojectedTokens, kernel: Kernel, limits: Limits) -> Tensor:

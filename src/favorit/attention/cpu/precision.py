@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from favorit.attention.cpu.limits import Limits
-from favorit.attention.dtypes import HALF, is_autocast_enabled, output_dtype
+from favorit.attention.dtypes import HALF, output_dtype
+from favorit.autocast import is_autocast_enabled
 
 # The dtypes that autocast converts to one.
 AUTOCAST = {torch.float32, *HALF}
