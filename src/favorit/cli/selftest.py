@@ -75,7 +75,7 @@ def _failure(failed: Tally) -> str:
 
 
 def _summary(environment: dict[str, Any], tallies: Sequence[Tally]) -> dict[str, Any]:
-    """JSON: the environment, a tally of each check, and the failures. An infinite excess is null: JSON has no infinity."""
+    """JSON: the environment, a tally of each check, and the failures. JSON has no infinity: such an excess is null."""
     failures = [
         {**outcome._asdict(), "excess": outcome.excess if math.isfinite(outcome.excess) else None}
         for each in tallies
