@@ -44,7 +44,7 @@ def test_inference_and_another_image_size_run_on_meta() -> None:
 
 
 def test_layer_that_looks_at_values_fails_on_meta() -> None:
-    model = outline(preset("hybrid"))
+    model = outline(preset("vit-64"))
     layer = next(module for module in model.modules() if isinstance(module, Attention))
     layer.register_forward_hook(lambda module, inputs, out: out / out.abs().max().item())
     with pytest.raises(RuntimeError, match="meta"):

@@ -24,7 +24,7 @@ def test_trials_are_all_promises_the_golden_losses_and_a_training_per_precision(
     trials = list_trials(CPU)
     assert [(each.check, each.subject) for each in trials[: len(PROMISES)]] == [(p.check, p.spec) for p in PROMISES]
     rest = [(each.check, each.subject) for each in trials[len(PROMISES) :]]
-    assert rest == [("golden losses", "hybrid"), ("training", "32"), ("training", "bf16")]
+    assert rest == [("golden losses", "vit-64"), ("training", "32"), ("training", "bf16")]
 
 
 def test_device_without_fp64_skips_only_checks_of_fp64() -> None:
