@@ -56,7 +56,11 @@ def test_help_names_the_verbs_in_under_four_tenths_of_a_second():
     assert any(seconds() < 0.4 for _ in range(25))
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["list", "--help"], ["selftest", "--help"], ["--version"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["list", "--help"], ["show", "--help"], ["selftest", "--help"], ["--version"]],
+    ids=" ".join,
+)
 def test_help_imports_nothing_heavy(arguments):
     code = f"""
 import sys
