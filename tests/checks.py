@@ -1,18 +1,22 @@
-"""Checks that need many draws, and the dtypes of products: for the tests of this library only."""
+"""Checks for the tests of this library only: formulas of kernels, many draws of random features, dtypes of products."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from favorit.selftest.inputs import HEADS, Build
+from favorit.attention import Kernel, Linear
+from favorit.attention.mixer import UnprojectedTokens
+from favorit.selftest.formulas import Formula
+from favorit.selftest.inputs import HEADS, Build, assert_close, gradients, tensors
 
 
 class Products(TorchDispatchMode):
-    """The types that each product, or torch's kernel, sees, forward and back."""
+    """The dtypes of the arguments of each product and of torch's attention kernel, in forward and backward."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -22,6 +26,47 @@ class Products(TorchDispatchMode):
         if any(name in str(func) for name in ("bmm", "aten.mm", "scaled_dot_product")):
             self.types.append({x.dtype for x in args if isinstance(x, Tensor)})
         return func(*args, **(kwargs or {}))
+
+
+def follows_formula(
+    build: Build, formula: Formula, causal: bool = False, wrong: Callable[[Kernel], None] | None = None
+) -> None:
+    """Attention over a kernel equals its formula: weights, outputs, gradients, and the read of few queries.
+
+    Parameters are moved from their start, where two forms may be equal. `wrong` changes the kernel, not the formula.
+    """
+    dim = 6
+    mixer = build(head_dim=dim, tokens=65, causal=causal).double()
+    assert isinstance(mixer, Linear)
+    source = torch.Generator().manual_seed(11)
+    with torch.no_grad():
+        for p in mixer.parameters():
+            p.add_(0.2 * torch.randn(p.shape, generator=source, dtype=torch.float64))
+    state = {
+        **dict(mixer.kernel.named_parameters()),
+        **{name: buffer.clone() for name, buffer in mixer.kernel.named_buffers()},
+    }
+    if wrong is not None:
+        wrong(mixer.kernel)
+
+    def expected_weights(q: Tensor, k: Tensor) -> Tensor:
+        products = formula(state, q) @ formula(state, k).mT
+        products = products.tril() if causal else products
+        return products / products.sum(-1, keepdim=True)
+
+    q, k, v = tensors(65, dim, dtype=torch.float64)
+    expected = expected_weights(q, k)
+    assert_close(mixer.weights(q, k), expected, 1e-9)
+    pairs = [(mixer(q, k, v), expected @ v)]
+    if not causal:
+        identity = torch.eye(dim, dtype=torch.float64).expand(2, HEADS, dim, dim)
+        first = expected_weights(q[:, :, :2], k[:, :1].expand_as(k))
+        pairs.append((mixer.read(q[:, :, :2], UnprojectedTokens(k[:, 0], identity, None)), first @ k[:, :1]))
+    wanted = (q, k, v, *mixer.parameters())
+    for out, twin in pairs:
+        assert_close(out, twin, 1e-9)
+        for mine, other in zip(gradients(out, *wanted), gradients(twin, *wanted), strict=True):
+            assert_close(mine, other, 1e-8)
 
 
 def estimates(build: Build, z: Tensor, apart: Tensor, draws: int) -> Tensor:

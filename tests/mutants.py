@@ -11,6 +11,7 @@ from torch import Tensor
 from favorit import seeds
 from favorit.attention import Linear, Mixer
 from favorit.attention.kernels.contract import Kernel
+from favorit.attention.kernels.favor import Favor
 from favorit.attention.kernels.random_features import RandomRows
 from favorit.selftest.inputs import Build, builder
 
@@ -68,6 +69,18 @@ class _OwnMaximum(_Wrong):
     def keys(self, k: Tensor) -> tuple[Tensor, Tensor]:
         phi, r = self.right.keys(k)
         return phi, torch.zeros_like(r)
+
+
+def _drops_factor_of_keys(**shape: Any) -> Mixer:
+    """favor whose keys are its queries: exp(-|k~|^2 / 2) and the maximum of each key are dropped, as of queries."""
+
+    class QueriesAsKeys(Favor):
+        def keys(self, k: Tensor) -> tuple[Tensor, None]:
+            return self.queries(k), None
+
+    mixer = builder("favor(m=9)")(**shape)
+    mixer.kernel.__class__ = QueriesAsKeys
+    return mixer
 
 
 class _OneMaximum(_Wrong):
@@ -179,6 +192,7 @@ MUTANTS: dict[str, tuple[Build, str]] = {
     "features scaled along the wrong axis": (_with_rows(_scaled_columns), "unbiased"),
     "rows of one length": (builder("favor(m=1024, norm=regular)"), "unbiased"),
     "a maximum for each key, not undone": (_with_kernel(_OwnMaximum, "favor(m=1024)"), "unbiased"),
+    "keys that drop a factor, as queries may": (_drops_factor_of_keys, "favor_follows_formula"),
     "one maximum for all keys in causal attention": (_with_kernel(_OneMaximum), "later_key_changes_nothing"),
     "one maximum for the whole batch": (_with_kernel(_BatchMaximum), "batch_independent"),
     "sine and cosine features without a constant": (_with_kernel(_NoConstant, "sincos(m=64)"), "non_negative"),

@@ -5,130 +5,51 @@ gradients.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from checks import directions
+from checks import directions, follows_formula
 from favorit import FavoritError
-from favorit.attention import KERNELS, Linear, build_mixer
+from favorit.attention import KERNELS, build_mixer
 from favorit.attention.cpu.block_features import cpu_kernel
 from favorit.attention.cpu.limits import Limits
 from favorit.attention.kernels.contract import Kernel
 from favorit.attention.kernels.random_features import orthogonal_rows
-from favorit.attention.mixer import UnprojectedTokens
 from favorit.seeds import generator
-from favorit.selftest.inputs import HEADS, assert_close, builder, gradients, tensors
+from favorit.selftest import cases
+from favorit.selftest.inputs import HEADS, assert_close, builder
 
-# State of the kernel by name, x (..., D) -> features of a key
-Formula = Callable[[Mapping[str, Tensor], Tensor], Tensor]
 D = 6
-
-
-def _affine(s: Mapping[str, Tensor], x: Tensor, scale: float) -> Tensor:
-    """P x / D^scale + b, [P, b] the matrix of the kernel."""
-    rows = s["learned_rows"] if "learned_rows" in s else s["projection.rows"]
-    return x * D**-scale @ rows[:, :D].mT + rows[:, D]
-
-
-def _mlp(s: Mapping[str, Tensor], x: Tensor, act: Callable[[Tensor], Tensor]) -> Tensor:
-    return F.linear(act(F.linear(x, s["inner.weight"], s.get("inner.bias"))), s["outer.weight"], s.get("outer.bias"))
-
-
-def _mixture(s: Mapping[str, Tensor], x: Tensor, a: Tensor, t: Tensor, eps: Tensor) -> Tensor:
-    hidden = F.layer_norm(
-        F.linear(x * D**-0.5, s["inner.weight"], s["inner.bias"]), (2 * D,), s["norm.weight"], s["norm.bias"]
-    )
-    z = F.linear(F.relu(hidden), s["outer.weight"], s["outer.bias"]) / t
-    return a * z.clamp(-5, 5).exp() + (1 - a) * F.relu(z) + eps
-
-
-def _sincos(s: Mapping[str, Tensor], x: Tensor) -> Tensor:
-    u = x * D**-0.25 @ s["projection.rows"].mT
-    return torch.cat([torch.ones_like(x[..., :1]), math.sqrt(2 / 8) * u.cos(), math.sqrt(2 / 8) * u.sin()], -1)
-
-
-def _gaussian(s: Mapping[str, Tensor], x: Tensor) -> Tensor:
-    x = x * D**-0.25
-    return torch.exp(x @ s["projection.rows"].mT - x.square().sum(-1, keepdim=True))
-
-
-FORMULAS: dict[str, Formula] = {
-    "relu(m=9, bias=True, scale=sqrt, eps=0.1)": lambda s, x: F.relu(_affine(s, x, 0.5)) + 0.1,
-    "relu(m=9, bias=True, learned=True)": lambda s, x: F.relu(_affine(s, x, 0.25)) + 1e-3,
-    "relu(m=4, bias=True, rows=orthonormal, scale=none)": lambda s, x: F.relu(_affine(s, x, 0)) + 1e-3,
-    "relu(m=9, bias=True, temperature=True)": lambda s, x: F.relu(_affine(s, x / s["log_t"].exp(), 0.25)) + 1e-3,
-    "relu(temperature=True, eps=0.1)": lambda s, x: F.relu(x * D**-0.25 / s["log_t"].exp()) + 0.1,
-    "elu(raw=True, alpha=0.5)": lambda s, x: F.elu(x * D**-0.25, 0.5) + 1e-3,
-    "elu(m=9, bias=True, raw=True)": lambda s, x: F.elu(_affine(s, x, 0.25)) + 1e-3,
-    "gelu(raw=True, scale=none, eps=1e-6)": lambda s, x: F.gelu(x) + 1e-6,
-    "gelu(m=9, bias=True)": lambda s, x: F.gelu(_affine(s, x, 0.25)) + 0.16997120747990369 + 1e-3,
-    "exp(m=9, bias=True, temperature=True, clamp=1.5)": lambda s, x: (
-        _affine(s, x / s["log_t"].exp(), 0.25).clamp(-1.5, 1.5).exp() + 1e-3
-    ),
-    "learned(raw=True, scale=sqrt)": lambda s, x: _mlp(s, x * D**-0.5, F.relu),
-    "learned(raw=True, bias=False, scale=none, act=gelu, m=9)": lambda s, x: _mlp(s, x, F.gelu),
-    "learned(bias=False)": lambda s, x: F.softplus(_mlp(s, x * D**-0.25, F.relu)),
-    "mixture(raw=True, eps=1e-6)": lambda s, x: _mixture(s, x, s["raw_a"], s["raw_t"], s["raw_eps"]),
-    "mixture(eps=1e-6)": lambda s, x: _mixture(
-        s, x, s["raw_a"].sigmoid(), 0.1 + F.softplus(s["raw_t"]), F.softplus(s["raw_eps"])
-    ),
-    "sincos(m=8)": _sincos,
-    "favor(m=9, kernel=gaussian)": _gaussian,
-    "favor(m=4, kernel=gaussian, features=hyperbolic)": lambda s, x: torch.cat([_gaussian(s, x), _gaussian(s, -x)], -1),
-}
-
-
+CASES = [(name, case) for table in (cases.MIXERS, cases.RAW) for name, case in table.items()]
+FORMULAS = {spec: formula for _, case in CASES for spec, formula in case.formulas.items()}
 # Implementations that inputs of this size take, by test id.
 LIMITS = {"all at once": Limits(), "in blocks": Limits(one_thread=0, few_features=0, block_elements=64 * 9)}
 
 
-def built(spec: str, causal: bool, limits: Limits) -> Linear:
-    """The mixer in fp64, with every parameter away from its start, where two forms may be equal."""
-    mixer = builder(spec, limits)(head_dim=D, tokens=65, causal=causal).double()
-    assert isinstance(mixer, Linear)
-    source = torch.Generator().manual_seed(11)
-    with torch.no_grad():
-        for p in mixer.parameters():
-            p.add_(0.2 * torch.randn(p.shape, generator=source, dtype=torch.float64))
-    return mixer
+def test_every_kernel_has_a_formula_for_one_of_its_variants() -> None:
+    assert {name for name, case in CASES if case.formulas} == set(KERNELS)
+    assert all(spec.partition("(")[0] == name for name, case in CASES for spec in case.formulas)
 
 
-def expected_weights(state: Mapping[str, Tensor], formula: Formula, q: Tensor, k: Tensor, causal: bool) -> Tensor:
-    s = formula(state, q) @ formula(state, k).mT
-    s = s.tril() if causal else s
-    return s / s.sum(-1, keepdim=True)
+def test_kernel_without_keys_cannot_be_built() -> None:
+    class Forgetful(Kernel):
+        features = 1
 
+        def queries(self, q: Tensor) -> Tensor:
+            return q.exp()
 
-def equals_its_formula(spec: str, causal: bool, limits: Limits, wrong: Callable[[Kernel], None] | None = None) -> None:
-    mixer, formula = built(spec, causal, limits), FORMULAS[spec]
-    buffers = {name: buffer.clone() for name, buffer in mixer.kernel.named_buffers()}
-    state = {**dict(mixer.kernel.named_parameters()), **buffers}
-    if wrong is not None:
-        wrong(mixer.kernel)
-    q, k, v = tensors(65, D, dtype=torch.float64)
-    expected = expected_weights(state, formula, q, k, causal)
-    assert_close(mixer.weights(q, k), expected, 1e-9)
-    wanted = (q, k, v, *mixer.parameters())
-    outs = [(mixer(q, k, v), expected @ v)]
-    if not causal:  # few queries, whose weights are computed first
-        both = torch.eye(D, dtype=torch.float64).expand(2, HEADS, D, D)
-        first = expected_weights(state, formula, q[:, :, :2], k[:, :1].expand_as(k), causal)
-        outs.append((mixer.read(q[:, :, :2], UnprojectedTokens(k[:, 0], both, None)), first @ k[:, :1]))
-    for out, twin in outs:
-        assert_close(out, twin, 1e-9)
-        for mine, other in zip(gradients(out, *wanted), gradients(twin, *wanted), strict=True):
-            assert_close(mine, other, 1e-8)
+    with pytest.raises(TypeError, match="abstract method .?keys"):
+        Forgetful()  # type: ignore[abstract]
 
 
 @pytest.mark.parametrize("causal", [False, True], ids=["bidirectional", "causal"])
 @pytest.mark.parametrize("limits", LIMITS)
 @pytest.mark.parametrize("spec", FORMULAS)
 def test_attention_equals_the_formula_of_its_kernel(spec: str, limits: str, causal: bool) -> None:
-    equals_its_formula(spec, causal, LIMITS[limits])
+    follows_formula(builder(spec, LIMITS[limits]), FORMULAS[spec], causal)
 
 
 def _drop_scale(kernel: Kernel) -> None:
@@ -160,7 +81,7 @@ def _softplus(kernel: Kernel) -> None:
 )
 def test_wrong_form_differs_from_the_formula(spec: str, wrong: Callable[[Kernel], None], limits: str) -> None:
     with pytest.raises(AssertionError):
-        equals_its_formula(spec, False, LIMITS[limits], wrong)
+        follows_formula(builder(spec, LIMITS[limits]), FORMULAS[spec], wrong=wrong)
 
 
 @pytest.mark.parametrize("spec", ["elu(raw=True)", "gelu(m=16, raw=True)", "learned(raw=True)", "sincos"])

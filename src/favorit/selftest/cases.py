@@ -7,18 +7,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from torch.nn import functional as F
+
+from favorit.selftest import formulas as f
+from favorit.selftest.formulas import Formula
+
 
 @dataclass(frozen=True)
 class Case:
     """The variants of one registered name. `excused` maps an invariant of `checks.MIXER_CHECKS` to the reason why it
     cannot hold.
 
-    `near` means that the other invariants hold only for tokens near a fixed one (`inputs.near`).
+    `formulas` gives the feature map of some variants, written out; each kernel has at least one. `near` means that the
+    other invariants hold only for tokens near a fixed one (`inputs.near`).
     """
 
     specs: tuple[str, ...]
     excused: Mapping[str, str] = field(default_factory=dict)
     near: bool = False
+    formulas: Mapping[str, Formula] = field(default_factory=dict)
 
 
 _POINTWISE = (
@@ -32,8 +39,8 @@ _POINTWISE = (
 )
 
 
-def _pointwise(name: str, *more: str) -> Case:
-    return Case((*(spec.format(name) for spec in _POINTWISE), *more))
+def _pointwise(name: str, *more: str, formulas: Mapping[str, Formula]) -> Case:
+    return Case((*(spec.format(name) for spec in _POINTWISE), *more), formulas=formulas)
 
 
 MIXERS: dict[str, Case] = {
@@ -61,10 +68,35 @@ MIXERS: dict[str, Case] = {
             "later_key_changes_nothing": "a slot mixes all positions; causal is a build error",
         },
     ),
-    "relu": _pointwise("relu"),
-    "elu": _pointwise("elu", "elu(alpha=0.25)"),
-    "gelu": _pointwise("gelu"),
-    "exp": _pointwise("exp", "exp(clamp=2.0)"),
+    "relu": _pointwise(
+        "relu",
+        formulas={
+            "relu": lambda s, x: F.relu(f.scaled(x)) + 1e-3,
+            "relu(m=9)": lambda s, x: F.relu(f.affine(s, x)) + 1e-3,
+            "relu(m=9, bias=True, scale=sqrt, eps=0.1)": lambda s, x: F.relu(f.affine(s, x, 0.5)) + 0.1,
+            "relu(m=9, bias=True, learned=True)": lambda s, x: F.relu(f.affine(s, x)) + 1e-3,
+            "relu(m=4, bias=True, rows=orthonormal, scale=none)": lambda s, x: F.relu(f.affine(s, x, 0)) + 1e-3,
+            "relu(m=9, bias=True, temperature=True)": lambda s, x: F.relu(f.affine(s, x, t=s["log_t"].exp())) + 1e-3,
+            "relu(temperature=True, eps=0.1)": lambda s, x: F.relu(f.scaled(x) / s["log_t"].exp()) + 0.1,
+        },
+    ),
+    "elu": _pointwise(
+        "elu", "elu(alpha=0.25)", formulas={"elu(alpha=0.5)": lambda s, x: F.elu(f.scaled(x), 0.5) + 0.5 + 1e-3}
+    ),
+    "gelu": _pointwise(
+        "gelu",
+        formulas={"gelu(m=9, bias=True)": lambda s, x: F.gelu(f.affine(s, x)) - f.GELU_MINIMUM + 1e-3},
+    ),
+    "exp": _pointwise(
+        "exp",
+        "exp(clamp=2.0)",
+        formulas={
+            "exp": lambda s, x: f.scaled(x).exp() + 1e-3,
+            "exp(m=9, bias=True, temperature=True, clamp=1.5)": lambda s, x: (
+                f.affine(s, x, t=s["log_t"].exp()).clamp(-1.5, 1.5).exp() + 1e-3
+            ),
+        },
+    ),
     "favor": Case(
         (
             "favor(m=24)",
@@ -74,33 +106,67 @@ MIXERS: dict[str, Case] = {
             "favor(m=24, kernel=gaussian)",
             "favor(m=24, features=hyperbolic, kernel=gaussian)",
         ),
+        formulas={
+            "favor(m=9)": f.favor,
+            "favor(m=4, features=hyperbolic)": f.both_signs(f.favor),
+            "favor(m=9, kernel=gaussian)": lambda s, x: f.favor(s, x, decay=1.0),
+            "favor(m=4, kernel=gaussian, features=hyperbolic)": f.both_signs(lambda s, x: f.favor(s, x, decay=1.0)),
+        },
     ),
-    "sincos": Case(("sincos(m=24)", "sincos(m=24, orthogonal=False)", "sincos(m=24, norm=regular)")),
-    "learned": Case(("learned", "learned(m=24, hidden=8, act=gelu)", "learned(bias=False, scale=none)")),
-    "mixture": Case(("mixture", "mixture(eps=1e-6)", "mixture(raw=True, eps=1e-6)")),
+    "sincos": Case(
+        ("sincos(m=24)", "sincos(m=24, orthogonal=False)", "sincos(m=24, norm=regular)"),
+        formulas={"sincos(m=8)": f.waves},
+    ),
+    "learned": Case(
+        ("learned", "learned(m=24, hidden=8, act=gelu)", "learned(bias=False, scale=none)"),
+        formulas={"learned(bias=False)": lambda s, x: F.softplus(f.mlp(s, f.scaled(x)))},
+    ),
+    "mixture": Case(
+        ("mixture", "mixture(eps=1e-6)", "mixture(raw=True, eps=1e-6)"),
+        formulas={
+            "mixture(raw=True, eps=1e-6)": lambda s, x: f.mixture(s, x, s["raw_a"], s["raw_t"], s["raw_eps"]),
+            "mixture(eps=1e-6)": lambda s, x: f.mixture(
+                s, x, s["raw_a"].sigmoid(), 0.1 + F.softplus(s["raw_t"]), F.softplus(s["raw_eps"])
+            ),
+        },
+    ),
 }
 
 _SIGNED = {"non_negative": "features of both signs make weights of both signs"}
 
 
-def _raw(*specs: str) -> Case:
-    """Far from a fixed token the sum of a row may be near zero, and its weights then have no bound but rounding."""
-    return Case(specs, _SIGNED, near=True)
+def _raw(*specs: str, formulas: Mapping[str, Formula]) -> Case:
+    """Far from a fixed token the sum of a row may be about zero: its weights are then as large as rounding lets them
+    be.
+    """
+    return Case(specs, _SIGNED, near=True, formulas=formulas)
 
 
-# Forms of the same kernels with signed features.
+# Variants of the same kernels with signed features.
 RAW: dict[str, Case] = {
     "elu": _raw(
         "elu(raw=True)",
         "elu(m=24, raw=True)",
         "elu(m=8, learned=True, raw=True)",
         "elu(raw=True, alpha=0.25, m=24, rows=orthonormal, bias=True, scale=sqrt, eps=1e-6)",
+        formulas={
+            "elu(raw=True, alpha=0.5)": lambda s, x: F.elu(f.scaled(x), 0.5) + 1e-3,
+            "elu(m=9, bias=True, raw=True)": lambda s, x: F.elu(f.affine(s, x)) + 1e-3,
+        },
     ),
     "gelu": _raw(
         "gelu(raw=True)",
         "gelu(m=24, raw=True)",
         "gelu(m=8, learned=True, raw=True)",
         "gelu(raw=True, m=24, rows=orthonormal, bias=True, scale=sqrt, eps=1e-6)",
+        formulas={"gelu(raw=True, scale=none, eps=1e-6)": lambda s, x: F.gelu(x) + 1e-6},
     ),
-    "learned": _raw("learned(raw=True)", "learned(raw=True, m=24, act=gelu, bias=False, scale=none)"),
+    "learned": _raw(
+        "learned(raw=True)",
+        "learned(raw=True, m=24, act=gelu, bias=False, scale=none)",
+        formulas={
+            "learned(raw=True, scale=sqrt)": lambda s, x: f.mlp(s, f.scaled(x, 0.5)),
+            "learned(raw=True, bias=False, scale=none, act=gelu, m=9)": lambda s, x: f.mlp(s, x, F.gelu),
+        },
+    ),
 }
