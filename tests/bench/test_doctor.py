@@ -356,13 +356,13 @@ def test_images_that_are_not_those_of_the_run_are_refused(tmp_path: Path):
     )
     diagnose(run, images=2, counts=(8,))
     next((tmp_path / "images").rglob("*.png")).unlink()
-    with pytest.raises(FavoritError, match=r"is not the data that .* was trained on: its content has changed"):
+    with pytest.raises(FavoritError, match=r"is not the data set that .* was trained on: its content has changed"):
         diagnose(run, images=2, counts=(8,))
 
 
 def test_a_run_without_weights_is_said_to_be_unfinished(run, tmp_path: Path):
     (tmp_path / "config.json").write_text((run.path / "config.json").read_text())
-    with pytest.raises(FavoritError, match=r"best\.safetensors is missing: train the run on"):
+    with pytest.raises(FavoritError, match=r"best\.safetensors is missing: rerun to resume"):
         diagnose(tmp_path)
 
 

@@ -485,9 +485,9 @@ def test_an_unfinished_run_cannot_be_evaluated(command, run, tmp_path: Path):
         (tmp_path / name).write_bytes((run.path / name).read_bytes())
     status, _, err = command("evaluate", tmp_path)
     assert (status, err.count("\n")) == (2, 1)
-    assert f"{tmp_path} is not complete but stopped: the test set is opened once" in err
+    assert f"{tmp_path} is stopped, not complete: only the weights that a complete run has chosen are tested" in err
     (tmp_path / "result.json").write_text(json.dumps({"schema": 1, "status": "failed", "error": "the loss became nan"}))
-    assert "is not complete but failed" in command("evaluate", tmp_path)[2]
+    assert "is failed, not complete" in command("evaluate", tmp_path)[2]
 
 
 # predict

@@ -145,8 +145,8 @@ def test_names_do_not_depend_on_the_selection():
         (lambda: Study("a/b", "?", {}, product()), "study name 'a/b'"),
         (lambda: Options(protocol="sond"), "unknown protocol 'sond': did you mean 'sound'"),
         (
-            lambda: study(product({"model.preset": ["hybird"]})).configs(),
-            "study mine, point 'mine': unknown preset 'hybird': did you mean",
+            lambda: study(product({"model.preset": ["vti-64"]})).configs(),
+            "study mine, point 'mine': unknown preset 'vti-64': did you mean",
         ),
         (
             lambda: study(product({"model.dim": [8, -1], "model.heads": [2]})).configs(),

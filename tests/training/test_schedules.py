@@ -101,14 +101,14 @@ def torch_rates(make: Callable[[torch.optim.Optimizer], lr_scheduler.LRScheduler
 
 def test_cosine_equals_torch():
     total = EPOCHS * STEPS
-    twin = torch_rates(lambda optimizer: lr_scheduler.CosineAnnealingLR(optimizer, total, eta_min=0.1), total)
-    assert [factor("cosine(final=0.1)", step) for step in range(total)] == pytest.approx(twin, rel=1e-9)
+    expected = torch_rates(lambda optimizer: lr_scheduler.CosineAnnealingLR(optimizer, total, eta_min=0.1), total)
+    assert [factor("cosine(final=0.1)", step) for step in range(total)] == pytest.approx(expected, rel=1e-9)
 
 
 def test_step_equals_torch():
     total = EPOCHS * STEPS
-    twin = torch_rates(lambda optimizer: lr_scheduler.StepLR(optimizer, 3 * STEPS, gamma=0.1), total)
-    assert [factor("step(every=3, factor=0.1)", step) for step in range(total)] == pytest.approx(twin, rel=1e-9)
+    expected = torch_rates(lambda optimizer: lr_scheduler.StepLR(optimizer, 3 * STEPS, gamma=0.1), total)
+    assert [factor("step(every=3, factor=0.1)", step) for step in range(total)] == pytest.approx(expected, rel=1e-9)
 
 
 def test_one_cycle_equals_torch():
@@ -119,8 +119,8 @@ def test_one_cycle_equals_torch():
     def make(optimizer: torch.optim.Optimizer) -> lr_scheduler.LRScheduler:
         return lr_scheduler.OneCycleLR(optimizer, 1.0, total_steps=total + 1, pct_start=peak, cycle_momentum=False)
 
-    twin = torch_rates(make, total)
-    assert [factor("one_cycle", step) for step in range(total)] == pytest.approx(twin, rel=1e-9)
+    expected = torch_rates(make, total)
+    assert [factor("one_cycle", step) for step in range(total)] == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])

@@ -13,7 +13,7 @@ import math
 import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, distributed, nn
@@ -26,14 +26,14 @@ from favorit.data import Batch, DataSet, Loader
 from favorit.errors import FavoritError
 from favorit.files import write_atomically
 from favorit.model import ViT
-from favorit.training.checkpoint import Progress, load_checkpoint, save_checkpoint, save_weights
+from favorit.training.checkpoint import Progress, load_checkpoint, load_weights, save_checkpoint, save_weights
 from favorit.training.diagnosis import diagnose
 from favorit.training.evaluation import Evaluation, evaluate
 from favorit.training.events import Begin, Checkpoint, End, Epoch, Event, Step
 from favorit.training.folder import RunFolder
 from favorit.training.loaders import build_loaders, class_weights
 from favorit.training.optim import build_optimizers, learning_rate_factor
-from favorit.training.result import complete, prune
+from favorit.training.result import complete_result, environment, pruned_result
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -84,9 +84,9 @@ class Training:
             self.class_weights = weights.to(fabric.device)
 
     @property
-    def chosen(self) -> nn.Module:
+    def chosen(self) -> ViT:
         """The model that is validated and tested: the moving average if there is one."""
-        return self.model if self.ema is None else self.ema.module
+        return self.model if self.ema is None else cast(ViT, self.ema.module)
 
     def events(self) -> Generator[Event, bool | None, None]:
         """Trains from the last checkpoint to the end. Sending True after an Epoch prunes the run there."""
@@ -103,7 +103,7 @@ class Training:
             # Every rank counts early stopping alike; only the listener's request has to be broadcast.
             pruned = bool(self.fabric.broadcast(bool(stop))) and not self._is_over()
         if self.fabric.is_global_zero:
-            yield End(prune(self) if pruned else complete(self))
+            yield End(self._prune() if pruned else self._finish())
 
     def _resume(self) -> None:
         if saved := self.folder.checkpoints():
@@ -176,7 +176,7 @@ class Training:
         self.fabric.backward(loss)
         loss_sum, correct, seen = sums()
         if not math.isfinite(loss_sum):
-            raise self.diverged(f"the loss became {loss_sum}", images)
+            raise self._diverged(f"the loss became {loss_sum}", images)
         if options.clip is not None:
             for optimizer in self.optimizers:
                 self.fabric.strategy.precision.unscale_gradients(optimizer)
@@ -212,12 +212,12 @@ class Training:
         loss = accuracy = None
         seconds = 0.0
         if self.validation is not None:
-            evaluation = self.evaluate(self.validation)
+            evaluation = self._evaluate(self.validation)
             seconds = sum(evaluation.seconds)
             # Batch norm statistics differ between processes: the values of rank 0 decide for all.
             loss, accuracy = self.fabric.broadcast((evaluation.loss, evaluation.accuracy))
             if not math.isfinite(loss):
-                raise self.diverged(f"the validation loss became {loss}", next(self.validation.epoch(0)).images)
+                raise self._diverged(f"the validation loss became {loss}", next(self.validation.epoch(0)).images)
         score = {"accuracy": accuracy, "loss": None if loss is None else -loss}[options.monitor]
         better = options.select == "last" or score is None or progress.best is None or score > progress.best
         if score is not None and (progress.best is None or score > progress.best):
@@ -255,12 +255,11 @@ class Training:
         """
         if self.config.train.watch is None or not self.fabric.is_global_zero:
             return {}
-        found = self.evaluate(self.test)
+        found = self._evaluate(self.test)
         loss = found.loss if math.isfinite(found.loss) else None  # the loop itself checks whether the run diverged
         return {"test_loss": loss, "test_accuracy": found.accuracy, "test_seconds": sum(found.seconds)}
 
-    def evaluate(self, loader: Loader) -> Evaluation:
-        """One pass of the chosen model over a loader."""
+    def _evaluate(self, loader: Loader) -> Evaluation:
         return evaluate(self.chosen, loader, self.fabric.device, self.fabric.autocast)
 
     def _is_over(self) -> bool:
@@ -268,6 +267,36 @@ class Training:
         return epochs >= self.config.train.epochs or (
             patience is not None and best is not None and epochs - 1 - best >= patience
         )
+
+    def _prune(self) -> dict[str, Any]:
+        """Writes the result of a pruned run. Its checkpoint stays."""
+        result = pruned_result(self.folder.epochs())
+        self.folder.write_result(result)
+        return result
+
+    def _finish(self) -> dict[str, Any]:
+        """Tests the chosen weights, once, and writes predictions and result."""
+        best = "best.safetensors" if self.ema is None else "best-ema.safetensors"
+        load_weights(self.chosen, self.folder.path / best)
+        tested = self._evaluate(self.test)
+        if not tested.logits.isfinite().all():  # without validation images, the first check of the last update
+            raise self._diverged("test logits are not finite", next(self.test.epoch(0)).images)
+        self.folder.write_predictions(tested.logits.numpy(), tested.labels.numpy())
+        with self.fabric.autocast():
+            paths = self.model.paths(self.config.train.batch_size)
+        result = complete_result(
+            self.config,
+            self.chosen,
+            self.folder.epochs(),
+            tested,
+            None if self.plain_test is None else self._evaluate(self.plain_test),
+            steps=self.progress.step,
+            paths=paths,
+            environment=environment(self.fabric.device, self.fabric.world_size, self.workers),
+        )
+        self.folder.write_result(result)
+        self.folder.tidy()
+        return result
 
     def _models(self) -> dict[str, nn.Module]:
         return {"model": self.model} if self.ema is None else {"model": self.model, "ema": self.ema}
@@ -280,7 +309,7 @@ class Training:
             self.progress.step, lambda path: save_checkpoint(path, self.progress, self._models(), self._stateful())
         )
 
-    def diverged(self, what: str, images: Tensor) -> DivergedError:
+    def _diverged(self, what: str, images: Tensor) -> DivergedError:
         """The error for non-finite values: at which step, in which layer, and what to try."""
         steps = len(self.loader)
         # Progress counts a step when it is complete; validation runs after the last step of its epoch.

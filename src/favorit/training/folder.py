@@ -29,6 +29,8 @@ from favorit.files import SCHEMA, damaged, read_json, sync, write_atomically, wr
 from favorit.training.stored import StoredRun, checked_result, parse_epochs
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from favorit.training.predictions import Predictions
 
 # Files that a complete run does not need; `write_atomically` makes the names that start with a dot.
@@ -114,6 +116,15 @@ class RunFolder(StoredRun):
         except (FileNotFoundError, NotADirectoryError):
             return []
         return parse_epochs(content, str(path))
+
+    def write_predictions(self, logits: np.ndarray, labels: np.ndarray) -> None:
+        import numpy as np
+
+        def write(path: Path) -> None:
+            with open(path, "wb") as file:
+                np.savez_compressed(file, logits=logits, labels=labels)
+
+        write_atomically(self.path / "predictions.npz", write)
 
     def predictions(self) -> Predictions:
         import numpy as np
