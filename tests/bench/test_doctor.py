@@ -355,13 +355,13 @@ def test_changed_data_set_is_rejected(tmp_path: Path):
     )
     diagnose(run, images=2, counts=(8,))
     next((tmp_path / "images").rglob("*.png")).unlink()
-    with pytest.raises(FavoritError, match=r"is not the data that .* was trained on: its content has changed"):
+    with pytest.raises(FavoritError, match=r"is not the data set that .* was trained on: its content has changed"):
         diagnose(run, images=2, counts=(8,))
 
 
 def test_run_without_weights_is_rejected(run, tmp_path: Path):
     (tmp_path / "config.json").write_text((run.path / "config.json").read_text())
-    with pytest.raises(FavoritError, match=r"best\.safetensors is missing: train the run on"):
+    with pytest.raises(FavoritError, match=r"best\.safetensors is missing: rerun to resume"):
         diagnose(tmp_path)
 
 
