@@ -207,8 +207,8 @@ def test_conclusion_fits_the_measured_kernels():
         "These kernels beat uniform averaging at std 1 (relu 0.7, uniform 0.79), "
         "but not at std 0.25 (relu 0.3, uniform 0.06):"
     )
-    nowhere = conclude([each for each in POINTS if each.std == 1.0])
-    assert nowhere.startswith(
+    losing = conclude([each for each in POINTS if each.std == 1.0])
+    assert losing.startswith(
         "Random features do not beat uniform averaging at std 1 (favor 1.9, uniform 0.79) up to m=1024:"
     )
     tie = conclude([point("uniform", None, 1.0, 0.8), point("learned", None, 1.0, 0.799)])
