@@ -1,4 +1,4 @@
-"""Measuring: what is timed and in which order, FLOPs counted by hand, memory, the fingerprint of a machine."""
+"""Measurements: interleaved timing, FLOPs counted by hand, memory, and the fingerprint of the machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from favorit import measure
 
 
-def test_calls_are_interleaved_and_warm_up_is_not_counted():
+def test_calls_are_interleaved_and_warmup_is_not_counted():
     order: list[str] = []
     timings = measure.time_interleaved(
         {name: lambda name=name: order.append(name) for name in "abc"}, repeats=4, warmup=2
@@ -24,8 +24,8 @@ def test_calls_are_interleaved_and_warm_up_is_not_counted():
     assert {name: timing.repeats for name, timing in timings.items()} == dict.fromkeys("abc", 4)
 
 
-def test_timing_is_the_median_between_its_quartiles(monkeypatch):
-    """A clock on which the calls take 1, 2, 3, 4 and 90 seconds."""
+def test_timing_is_median_and_quartiles(monkeypatch):
+    """With a simulated clock: the calls take 1, 2, 3, 4 and 90 seconds."""
     durations = iter([50.0, 1.0, 3.0, 2.0, 90.0, 4.0])
     now = [0.0]
 
@@ -37,8 +37,8 @@ def test_timing_is_the_median_between_its_quartiles(monkeypatch):
     assert timing == measure.Timing(median=3.0, low=2.0, high=4.0, repeats=5)
 
 
-def test_handing_over_is_what_the_numbers_of_others_take_over_what_ones_own_take(monkeypatch):
-    """A clock on which an operation takes 2 seconds on numbers that it touched before and 5 on others."""
+def test_cache_penalty_is_the_slowdown_on_elements_of_another_core(monkeypatch):
+    """With a simulated clock: an operation takes 2 seconds on the window of the previous one and 5 on the other."""
     now, last = [0.0], [None]
     add_ = torch.Tensor.add_
 
@@ -49,10 +49,10 @@ def test_handing_over_is_what_the_numbers_of_others_take_over_what_ones_own_take
 
     monkeypatch.setattr(torch.Tensor, "add_", timed)
     monkeypatch.setattr(measure.time, "perf_counter", lambda: now[0])
-    assert measure.handing_over(numbers=8, repeats=3) == 2.5
+    assert measure.cache_penalty(elements=8, repeats=3) == 2.5
 
 
-def test_a_single_repetition_is_its_own_median():
+def test_timing_of_one_repetition_has_equal_quartiles():
     timing = measure.time_interleaved({"sleep": lambda: time.sleep(0.01)}, repeats=1, warmup=0)["sleep"]
     assert timing.low == timing.median == timing.high
     assert 0.01 <= timing.median < 1
@@ -68,7 +68,7 @@ class Attend(nn.Module):
         return F.scaled_dot_product_attention(q, k, v)
 
 
-def test_flops_of_a_matrix_product():
+def test_flops_of_matrix_product_are_exact():
     assert measure.flops(Product(), torch.zeros(3, 5), torch.zeros(5, 7))[""] == 2 * 3 * 5 * 7
     assert measure.flops(Product(), torch.zeros(2, 3, 5), torch.zeros(2, 5, 7))[""] == 2 * 2 * 3 * 5 * 7
 
@@ -76,12 +76,12 @@ def test_flops_of_a_matrix_product():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("gradients", [True, False])
 @pytest.mark.parametrize(("nq", "nk"), [(5, 5), (3, 9), (1, 65)])
-def test_flops_of_fused_attention_are_those_of_its_two_products(nq, nk, dtype, gradients):
+def test_flops_of_fused_attention_equal_its_two_matrix_products(nq, nk, dtype, gradients):
     q, k = torch.zeros(2, 4, nq, 16, dtype=dtype, requires_grad=gradients), torch.zeros(2, 4, nk, 16, dtype=dtype)
     assert measure.flops(Attend(), q, k, k)[""] == 2 * (2 * 2 * 4 * nq * nk * 16)
 
 
-def test_flops_are_counted_for_each_part():
+def test_flops_are_counted_by_submodule():
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Sequential(nn.Linear(8, 3), nn.Conv1d(1, 2, 1)))
     model[2][1] = nn.Linear(3, 5)
     counts = measure.flops(model, torch.zeros(6, 4))
@@ -91,21 +91,21 @@ def test_flops_are_counted_for_each_part():
     assert counts[""] == sum(parts.values())
 
 
-def test_flops_leave_no_gradients():
+def test_counting_flops_leaves_no_gradients():
     model = nn.Linear(2, 2)
     measure.flops(model, torch.ones(1, 2))
     assert model.weight.grad is None
 
 
-def test_parameters_are_those_that_training_changes():
+def test_frozen_parameters_are_not_counted():
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
     assert measure.parameters(model) == 3 * 4 + 4 + 2 * 4
     model[0].weight.requires_grad_(False)
     assert measure.parameters(model) == 4 + 2 * 4
 
 
-def test_peak_memory_is_in_bytes_and_sees_a_large_tensor():
-    """In a process of its own: the peak of this one may lie far behind it."""
+def test_peak_memory_grows_by_the_bytes_of_a_large_tensor():
+    """In a new process, because the peak of this one may already be higher."""
     code = "import torch; from favorit.measure import peak_memory as p; a = p(); x = torch.ones(2**26); print(a, p())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     before, after = map(int, done.stdout.split())
@@ -113,7 +113,7 @@ def test_peak_memory_is_in_bytes_and_sees_a_large_tensor():
     assert 0.9 * 2**28 < after - before < 1.5 * 2**28
 
 
-def test_fingerprint_names_hardware_threads_and_versions():
+def test_fingerprint_has_hardware_threads_and_versions():
     found = measure.fingerprint()
     assert set(found) == {"machine", "processor", "cores", "threads", "accelerator", "system", "python", "torch"}
     assert json.loads(json.dumps(found)) == found

@@ -1,4 +1,4 @@
-"""How much CPU other processes used while something was measured, from Linux's /proc."""
+"""CPU time that other processes used during a measurement, from Linux's /proc."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-WORTH_SAYING = 0.1  # cores
+NOTE_THRESHOLD = 0.1  # cores
 
 
 @dataclass(frozen=True)
 class ForeignLoad:
-    """Cores that other processes used (`processes`) and that the host of a virtual machine withheld (`steal`), of
-    `cores`, on average.
+    """The mean number of cores that other processes used (`processes`) and that the host of a virtual machine withheld
+    (`steal`). The machine has `cores`.
     """
 
     processes: float
@@ -24,16 +24,19 @@ class ForeignLoad:
 
     @property
     def note(self) -> str | None:
-        """A line for the user, or None if the load is too small to matter."""
-        parts = {"other processes used": self.processes, "the host of this virtual machine withheld": self.steal}
-        said = [f"{what} {value:.1f} of {self.cores} cores" for what, value in parts.items() if value > WORTH_SAYING]
-        return f"note: {' and '.join(said)} while this was measured: times are too long" if said else None
+        """A line for the user; None if the load is at most 0.1 cores."""
+        causes = {"other processes used": self.processes, "the host of this virtual machine withheld": self.steal}
+        reported = [
+            f"{cause} {load:.1f} of {self.cores} cores" for cause, load in causes.items() if load > NOTE_THRESHOLD
+        ]
+        return f"note: {' and '.join(reported)} during the measurement: times are too long" if reported else None
 
 
 @dataclass(frozen=True)
 class CpuTimes:
-    """Seconds since the system started: `busy` and `steal` of all cores together, `own` of this process and its
-    descendants.
+    """CPU seconds since boot: `busy` and `steal` are sums over all cores, `own` is this process with its descendants.
+
+    `clock` is the time at which they were read.
     """
 
     busy: float
@@ -44,29 +47,28 @@ class CpuTimes:
 
 
 @dataclass
-class Watch:
-    """`load` is set at the end of `watching`; it stays None where the system does not say. `json` is the same as plain
-    values.
-    """
+class LoadMonitor:
+    """`load` is set when `monitor_load` ends. It stays None if the system does not report CPU times."""
 
     load: ForeignLoad | None = None
 
     @property
     def json(self) -> dict[str, float] | None:
+        """The load as JSON data."""
         return None if self.load is None else asdict(self.load)
 
 
 @contextmanager
-def watching() -> Iterator[Watch]:
-    """Measures the load from other processes during the block. Descendants of this process are its own."""
-    watch, before = Watch(), read_times()
-    yield watch
+def monitor_load() -> Iterator[LoadMonitor]:
+    """Measures the load from other processes during the block. Descendants of this process do not count as others."""
+    monitor, before = LoadMonitor(), read_times()
+    yield monitor
     after = read_times()
     if before is not None and after is not None:
-        watch.load = between(before, after)
+        monitor.load = load_between(before, after)
 
 
-def between(before: CpuTimes, after: CpuTimes) -> ForeignLoad | None:
+def load_between(before: CpuTimes, after: CpuTimes) -> ForeignLoad | None:
     """(busy - own) / elapsed time, and steal / elapsed time; None if no time passed."""
     elapsed = after.clock - before.clock
     if elapsed <= 0:
@@ -76,7 +78,7 @@ def between(before: CpuTimes, after: CpuTimes) -> ForeignLoad | None:
 
 
 def read_times() -> CpuTimes | None:
-    """The CPU times of now; None where the system does not say."""
+    """The current CPU times; None if the system does not report them."""
     try:
         system = parse_system(Path("/proc/stat").read_text())
         if system is None:
@@ -90,34 +92,34 @@ def read_times() -> CpuTimes | None:
 
 
 def parse_system(text: str) -> tuple[int, int, int] | None:
-    """(busy ticks, stolen ticks, cores) from /proc/stat; None if it counts nothing, as in some sandboxes."""
+    """(busy ticks, stolen ticks, cores) from /proc/stat; None if all counts are 0, as in some sandboxes."""
     lines = [line.split() for line in text.splitlines() if line.startswith("cpu")]
     total = next((list(map(int, words[1:])) for words in lines if words[0] == "cpu"), [])
     if len(total) < 8 or not any(total):
         return None
-    user, nice, system, _idle, _iowait, irq, softirq, steal = total[
-        :8
-    ]  # guests, which follow, are in user and nice already
+    # The guest times that follow are already included in user and nice.
+    user, nice, system, _idle, _iowait, irq, softirq, steal = total[:8]
     return user + nice + system + irq + softirq, steal, len(lines) - 1
 
 
 def tree_ticks(stats: list[str], root: int) -> int:
-    """Ticks of a process, its living descendants and all children that they waited for, from the texts of
-    /proc/PID/stat.
+    """Ticks of a process, its living descendants and the ended children that any of them waited for.
+
+    `stats` are the contents of /proc/PID/stat of all processes.
     """
     children: dict[int, list[int]] = {}
     ticks: dict[int, int] = {}
     for text in stats:
-        number, _, rest = text.partition(" ")
-        words = rest.rpartition(")")[2].split()  # a name may contain spaces and brackets
-        ticks[int(number)] = sum(map(int, words[11:15]))  # utime, stime, cutime, cstime
-        children.setdefault(int(words[1]), []).append(int(number))
-    found, waiting = 0, [root]
-    while waiting:
-        process = waiting.pop()
-        found += ticks.get(process, 0)
-        waiting += children.get(process, [])
-    return found
+        pid, _, rest = text.partition(" ")
+        fields = rest.rpartition(")")[2].split()  # the name before it may contain spaces and parentheses
+        ticks[int(pid)] = sum(map(int, fields[11:15]))  # utime, stime, cutime, cstime
+        children.setdefault(int(fields[1]), []).append(int(pid))
+    total, pending = 0, [root]
+    while pending:
+        process = pending.pop()
+        total += ticks.get(process, 0)
+        pending += children.get(process, [])
+    return total
 
 
 def _read(path: Path) -> str | None:

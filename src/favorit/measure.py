@@ -1,4 +1,4 @@
-"""Measuring: time, memory, FLOPs, parameters, and the machine they were measured on."""
+"""Measurements: time, memory, FLOPs, parameters, and the machine they were made on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of one call: the median of repetitions, and the quartiles around it."""
+    """Seconds of one call: the median and quartiles (`low`, `high`) of the repetitions."""
 
     median: float
     low: float
@@ -29,14 +29,14 @@ class Timing:
 
 
 def time_interleaved(calls: Mapping[str, Callable[[], Any]], repeats: int = 11, warmup: int = 2) -> dict[str, Timing]:
-    """Times several calls in turn, a b c a b c ..., so that whatever slows the machine slows them alike."""
+    """Times calls in rounds a b c a b c ..., so that slow phases of the machine affect all of them."""
     seconds: dict[str, list[float]] = {name: [] for name in calls}
-    for turn in range(-warmup, repeats):
+    for index in range(-warmup, repeats):
         for name, call in calls.items():
             start = time.perf_counter()
             call()
             elapsed = time.perf_counter() - start
-            if turn >= 0:
+            if index >= 0:
                 seconds[name].append(elapsed)
     return {name: _timing(values) for name, values in seconds.items()}
 
@@ -47,69 +47,71 @@ def _timing(values: list[float]) -> Timing:
 
 
 def gemm(size: int = 2048) -> tuple[Callable[[], Any], int]:
-    """A large fp32 matrix product, to be timed beside others, and its FLOPs."""
+    """A large fp32 matrix product as a call, and its FLOPs."""
     a, b = torch.randn(size, size), torch.randn(size, size)
     return lambda: a @ b, 2 * size**3
 
 
 def gemm_limit(repeats: int = 7) -> float:
-    """FLOPs per second of that product here and now: what no model can exceed."""
+    """FLOPs per second of that product on this machine now: an upper limit for any fp32 model."""
     product, count = gemm()
     return count / time_interleaved({"gemm": product}, repeats)["gemm"].median
 
 
-def handing_over(numbers: int = 1 << 18, repeats: int = 31) -> float:
-    """How many times as long an operation takes on numbers of which another thread wrote half as on its own: 1 with one
-    thread.
+def cache_penalty(elements: int = 1 << 18, repeats: int = 31) -> float:
+    """Slowdown of an operation when half of its input was written by another core; 1 with one thread.
 
-    Threads take equal parts of a tensor, so that of two windows that overlap the second finds what was the other's.
-    Cores without a common cache pay for it in every step of a model; a virtual machine may be moved from the one kind
-    to the other within minutes.
+    Threads split a tensor into equal parts. The second of two overlapping windows therefore reads elements that the
+    other core wrote for the first. Cores without a common cache pay this penalty in every step of a model. A virtual
+    machine may be moved between the two kinds of placement within minutes.
     """
-    window = torch.zeros(numbers + numbers // 2)
-    first, second = window[:numbers], window[numbers // 2 :]
+    window = torch.zeros(elements + elements // 2)
+    first, second = window[:elements], window[elements // 2 :]
 
-    def seconds(before: Tensor, after: Tensor) -> float:
-        found = []
+    def seconds(written: Tensor, read: Tensor) -> float:
+        times = []
         for _ in range(repeats):
-            before.add_(1)
+            written.add_(1)
             start = time.perf_counter()
-            after.add_(1)
-            found.append(time.perf_counter() - start)
-        return statistics.median(found)
+            read.add_(1)
+            times.append(time.perf_counter() - start)
+        return statistics.median(times)
 
     return seconds(first, second) / seconds(first, first)
 
 
 def parameters(module: nn.Module) -> int:
-    """How many numbers training changes."""
+    """The number of trainable parameters."""
     return sum(p.numel() for p in module.parameters() if p.requires_grad)
 
 
 def flops(module: nn.Module, *inputs: Any) -> dict[str, int]:
-    """Multiplications and additions of matrix products and convolutions in one forward call, by module path ('' is the
-    whole).
+    """FLOPs of the matrix products and convolutions in one forward call, by module path ('' is the whole module).
+
+    A multiplication and an addition count as two.
     """
     with FlopCounterMode(display=False, custom_mapping=_ATTENTION) as counter, torch.no_grad():
         module(*inputs)
     root = type(module).__name__
     counts = {path: sum(ops.values()) for path, ops in counter.get_flop_counts().items()}
-    found = {path.removeprefix(root).lstrip("."): count for path, count in counts.items() if path.split(".")[0] == root}
-    return {**found, "": counter.get_total_flops()}
+    by_path = {
+        path.removeprefix(root).lstrip("."): count for path, count in counts.items() if path.split(".")[0] == root
+    }
+    return {**by_path, "": counter.get_total_flops()}
 
 
 def _attention_flops(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...], *args: Any, **kwargs: Any) -> int:
     return 2 * math.prod(q[:-1]) * k[-2] * (q[-1] + v[-1])
 
 
-# torch counts its fused attention on CUDA only; on CPU it is a kernel of its own. The counter looks up packets, not
+# torch's counter knows its fused attention on CUDA, but not the separate CPU kernel. It looks up operator packets, not
 # overloads.
 _ATTENTION = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops}
 
 
 def peak_memory() -> int:
-    """The largest resident size of this process so far, in bytes."""
-    try:  # Linux carries getrusage's figure over from the parent that started the process; this one begins with the program
+    """The peak resident memory of this process so far, in bytes."""
+    try:  # VmHWM starts at 0 with the program; getrusage on Linux starts at the peak of the parent process
         with open("/proc/self/status") as lines:
             return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
     except (OSError, StopIteration):
@@ -119,7 +121,7 @@ def peak_memory() -> int:
 
 
 def free_memory() -> int | None:
-    """Bytes that could be allocated now; None where the system does not say."""
+    """Bytes that can be allocated now; None if the system does not report it."""
     try:
         with open("/proc/meminfo") as lines:
             return next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
@@ -128,7 +130,7 @@ def free_memory() -> int | None:
 
 
 def fingerprint() -> dict[str, Any]:
-    """The hardware, threads and versions that a time belongs to."""
+    """The hardware, thread count and versions that a measured time depends on."""
     return {
         "machine": platform.machine(),
         "processor": _processor(),

@@ -1,4 +1,4 @@
-"""The errors of kernels are those of theory and of the field, and what is drawn and said follows from them."""
+"""`favorit bench approximation`: errors compared with theory and known values, conclusion, figure, and the command."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from favorit.bench.approximation import (
     output_error,
     trigonometric,
 )
-from favorit.bench.approximation_figure import draw, panels, save
-from favorit.cli.approximation import approximation, numbers
+from favorit.bench.approximation_figure import draw, panels
+from favorit.cli.approximation import approximation, parse_counts
 
 SMALL = Setting(head_dim=8, tokens=12, stds=(0.5, 1.0), m=(8, 16), draws=3)
 
@@ -36,12 +36,12 @@ def errors(points: list[Point]) -> dict[tuple[str, int | None, float], float]:
 
 @pytest.fixture(scope="module")
 def wide() -> list[Point]:
-    """Heads of width 64, as the field measures them."""
+    """Heads of width 64, as in the literature."""
     kernels = ("favor", "favor(orthogonal=False)", "favor(features=hyperbolic)", "trigonometric")
     return approximate(Setting(stds=(0.25, 1.0), m=(64, 128, 1024), draws=4), kernels)
 
 
-def test_favor_has_the_errors_that_the_field_knows(wide):
+def test_favor_has_known_errors(wide):
     found = errors(wide)
     assert found["favor", 64, 0.25] == pytest.approx(0.11, abs=0.01)
     assert found["favor", 1024, 0.25] == pytest.approx(0.03, abs=0.005)
@@ -50,8 +50,8 @@ def test_favor_has_the_errors_that_the_field_knows(wide):
 
 
 @pytest.mark.parametrize(("m", "known"), [(64, 0.88), (1024, 0.79)])
-def test_at_unit_variance_the_field_measures_the_constant_that_it_adds(m, known):
-    """With 1e-4 added to every feature, of keys and of queries, the estimate is drawn towards uniform averaging."""
+def test_known_errors_at_unit_variance_come_from_the_added_constant(m, known):
+    """Adding 1e-4 to each feature, as other implementations do, moves the estimate towards uniform averaging."""
 
     def features(x: torch.Tensor, rows: torch.Tensor, over: tuple[int, ...]) -> torch.Tensor:
         u = x @ rows.T
@@ -68,42 +68,42 @@ def test_at_unit_variance_the_field_measures_the_constant_that_it_adds(m, known)
 
 
 @pytest.mark.parametrize("std", [0.25, 0.5, 1.0])
-def test_uniform_averaging_has_the_error_of_theory(std):
+def test_uniform_averaging_has_its_theoretical_error(std):
     """Logits are normal with variance std^4, so the weights are log-normal: error^2 = 1 - exp(-std^4)."""
     found = approximate(Setting(tokens=256, stds=(std,), m=(1,), draws=4), ())
     assert [point.kernel for point in found] == ["uniform"]
     assert found[0].mean == pytest.approx(math.sqrt(-math.expm1(-(std**4))), rel=0.05)
 
 
-def test_options_rank_as_theory_says(wide):
+def test_orthogonal_rows_and_hyperbolic_features_reduce_the_error(wide):
     found = errors(wide)
     assert found["favor", 128, 0.25] < 0.9 * found["favor(orthogonal=False)", 128, 0.25]
     assert found["favor(features=hyperbolic)", 128, 0.25] < 0.6 * found["favor", 128, 0.25]
 
 
-def test_signed_features_lose_rows_and_positive_ones_do_not(wide):
+def test_only_signed_features_lose_rows(wide):
     lost = {(point.kernel, point.m, point.std): point.lost for point in wide}
     assert lost["trigonometric", 64, 1.0] == pytest.approx(0.5, abs=0.1)
     assert lost["trigonometric", 1024, 0.25] == 0
     assert all(share == 0 for (kernel, _, _), share in lost.items() if kernel != "trigonometric")
 
 
-def test_trigonometric_features_estimate_the_exponential():
+def test_trigonometric_features_estimate_the_exponential_without_bias():
     q, k = 0.6 * torch.randn(2, 1, 1, 5, 4, generator=seeds.generator(0, "test"))
     raw = torch.stack([trigonometric(4, seed, m=1024)(q, k) for seed in range(300)]).mean(0)
-    # What was left out as a factor of the row: of the query its own, of the keys the largest.
+    # The dropped factors of a row: that of the query, and the largest of the keys.
     factor = (q.square().sum(-1, keepdim=True) + k.square().sum(-1).amax(-1)[..., None, None]) / (2 * 4**0.5)
     torch.testing.assert_close(raw / 512 * factor.exp(), (q @ k.mT / 2).exp(), rtol=0.02, atol=0)
 
 
-def test_error_and_distance_are_what_they_say():
+def test_error_and_distance_match_their_definitions():
     exact, w = torch.tensor([[[[1.0, 0.0], [0.5, 0.5]]]]), torch.tensor([[[[0.5, 0.5], [0.5, 0.5]]]])
     v = torch.tensor([[[[2.0], [0.0]]]])
     assert output_error(w, exact, v) == pytest.approx(1 / math.sqrt(5))
     assert distance(w, exact).item() == 0.25
 
 
-def test_a_kernel_is_drawn_at_every_m_it_leaves_open():
+def test_kernel_is_measured_at_every_m_unless_its_spec_fixes_m():
     found = approximate(SMALL, ("favor", "relu", "relu(m=5)", "favor(m=128)"))
     assert {(point.kernel, point.m) for point in found} == {
         ("uniform", None), ("favor", 8), ("favor", 16), ("relu", None), ("relu(m=5)", 5), ("favor(m=128)", 128)
@@ -112,13 +112,13 @@ def test_a_kernel_is_drawn_at_every_m_it_leaves_open():
     assert all(0 < point.low <= point.error <= point.high and point.deviation > 0 for point in found)
 
 
-def test_draws_are_a_function_of_the_seed():
+def test_draws_depend_only_on_the_seed():
     one, again, other = (approximate(replace(SMALL, seed=seed), ("favor",)) for seed in (0, 0, 1))
     assert one == again
     assert all(a.error != b.error for a, b in zip(one, other, strict=True))
 
 
-def test_every_draw_has_random_features_of_its_own(monkeypatch: pytest.MonkeyPatch):
+def test_every_draw_has_new_random_features(monkeypatch: pytest.MonkeyPatch):
     built: list[int] = []
 
     def build(spec, **options):
@@ -128,20 +128,20 @@ def test_every_draw_has_random_features_of_its_own(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr("favorit.bench.approximation.build_mixer", build)
     approximate(replace(SMALL, stds=(0.5,)), ("favor",))
-    of_draws = built[1:]  # the first is the look at whether it can be built
-    assert len(set(of_draws)) == len(of_draws) == SMALL.draws
+    seeds_of_draws = built[1:]  # the first one only validates the spec
+    assert len(set(seeds_of_draws)) == len(seeds_of_draws) == SMALL.draws
 
 
-def test_every_kernel_of_the_study_is_measured_and_progress_is_heard():
-    heard: list[tuple[int, int]] = []
-    found = approximate(SMALL, listen=lambda done, total: heard.append((done, total)))
+def test_default_kernels_are_measured_with_progress():
+    progress: list[tuple[int, int]] = []
+    found = approximate(SMALL, listen=lambda done, total: progress.append((done, total)))
     assert {point.kernel for point in found} == {"uniform", *SERIES}
-    assert heard[-1] == (len(heard), len(heard))
-    assert len(heard) == len(found) * SMALL.draws
+    assert progress[-1] == (len(progress), len(progress))
+    assert len(progress) == len(found) * SMALL.draws
 
 
 @pytest.mark.parametrize(
-    ("kernel", "says"),
+    ("kernel", "message"),
     [
         ("favour", "did you mean 'favor'.*trigonometric"),
         ("favor(n=3)", "unknown parameter of favor"),
@@ -150,12 +150,12 @@ def test_every_kernel_of_the_study_is_measured_and_progress_is_heard():
         ("favor(m=1000000000000)", "tokens=12 needs .* GiB .* at most 0 tokens fit"),
     ],
 )
-def test_mistakes_show_before_anything_is_measured(kernel, says):
-    with pytest.raises(FavoritError, match=says):
+def test_invalid_kernel_is_rejected_before_measuring(kernel, message):
+    with pytest.raises(FavoritError, match=message):
         approximate(SMALL, ("favor", kernel), listen=lambda done, total: pytest.fail("measured"))
 
 
-def test_what_does_not_fit_is_said_before_it_is_allocated():
+def test_size_that_exceeds_memory_is_rejected_before_allocation():
     with pytest.raises(FavoritError, match=r"tokens=10000000 needs .* GiB and .* are free: at most \d+ tokens fit"):
         approximate(replace(SMALL, tokens=10_000_000))
 
@@ -164,7 +164,7 @@ def test_what_does_not_fit_is_said_before_it_is_allocated():
     "wrong",
     [{"head_dim": 0}, {"tokens": 1}, {"draws": 0}, {"m": (0,)}, {"m": ()}, {"stds": (0.0,)}, {"stds": (math.nan,)}],
 )
-def test_settings_that_mean_nothing_are_refused(wrong):
+def test_invalid_settings_are_rejected(wrong):
     with pytest.raises(FavoritError, match=next(iter(wrong)).removesuffix("s")):
         replace(SMALL, **wrong)
 
@@ -173,7 +173,7 @@ def point(kernel: str, m: int | None, std: float, error: float) -> Point:
     return Point(kernel, m, std, error, 0.9 * error, 1.1 * error, error, 0.1 * error, distance=0.1, lost=0.0)
 
 
-MADE = [
+POINTS = [
     point("uniform", None, 0.25, 0.06),
     point("favor", 64, 0.25, 0.11),
     point("favor", 256, 0.25, 0.05),
@@ -190,35 +190,36 @@ MADE = [
 ]
 
 
-def test_the_sentence_says_where_random_features_pay_and_what_to_do_elsewhere():
-    said = conclude(MADE)
-    assert "at std 0.25 from m=256 on (favor 0.05, uniform 0.06)" in said
+def test_conclusion_says_where_random_features_win_and_what_to_do_elsewhere():
+    sentence = conclude(POINTS)
+    assert "at std 0.25 from m=256 on (favor 0.05, uniform 0.06)" in sentence
     assert (
         ", but not at std 1 (favor 1.9, uniform 0.79) up to m=1024: there keep softmax, or shrink q and k for random"
-        in said
+        in sentence
     )
-    assert said.count(". ") == 0
-    assert "shrink" not in conclude([each for each in MADE if each.std == 0.25])
+    assert sentence.count(". ") == 0
+    assert "shrink" not in conclude([each for each in POINTS if each.std == 0.25])
 
 
-def test_the_sentence_fits_what_was_measured():
-    flat = conclude([each for each in MADE if each.m is None])
-    assert flat.startswith(
-        "These kernels beat uniform averaging at std 1 (relu 0.7, uniform 0.79), but not at std 0.25 (relu 0.3, uniform 0.06):"
+def test_conclusion_fits_the_measured_kernels():
+    without_m = conclude([each for each in POINTS if each.m is None])
+    assert without_m.startswith(
+        "These kernels beat uniform averaging at std 1 (relu 0.7, uniform 0.79), "
+        "but not at std 0.25 (relu 0.3, uniform 0.06):"
     )
-    nowhere = conclude([each for each in MADE if each.std == 1.0])
-    assert nowhere.startswith(
+    losing = conclude([each for each in POINTS if each.std == 1.0])
+    assert losing.startswith(
         "Random features do not beat uniform averaging at std 1 (favor 1.9, uniform 0.79) up to m=1024:"
     )
     tie = conclude([point("uniform", None, 1.0, 0.8), point("learned", None, 1.0, 0.799)])
     assert tie.startswith("These kernels do not beat uniform averaging at std 1 (learned 0.8, uniform 0.8)")
-    assert conclude([each for each in MADE if each.kernel in ("uniform", "trigonometric")]).startswith(
-        "No kernel that a mixer could have"
+    assert conclude([each for each in POINTS if each.kernel in ("uniform", "trigonometric")]).startswith(
+        "No kernel that a mixer can use"
     )
 
 
-def test_panels_hold_what_is_drawn():
-    small, large = panels(MADE)
+def test_panels_have_all_curves():
+    small, large = panels(POINTS)
     assert (small.std, small.uniform, large.std, large.uniform) == (0.25, 0.06, 1.0, 0.79)
     curves = {curve.kernel: curve for curve in small.curves}
     assert list(curves) == ["favor", "favor(orthogonal=False)", "trigonometric", "relu"]
@@ -229,23 +230,19 @@ def test_panels_hold_what_is_drawn():
     assert curves["relu"].m == ()
 
 
-def test_the_figure_has_a_panel_for_each_std_and_uniform_dashed(tmp_path: Path):
-    figure = draw(panels(MADE), "title")
+def test_figure_has_one_panel_per_std_with_uniform_dashed():
+    figure = draw(panels(POINTS), "title")
     assert len(figure.axes) == 2
     for axes, uniform in zip(figure.axes, (0.06, 0.79), strict=True):
         assert axes.get_xscale() == axes.get_yscale() == "log"
         dashed = [line for line in axes.lines if line.get_linestyle() == "--"]
         assert [line.get_ydata()[0] for line in dashed] == [uniform]
         assert sum(line.get_linestyle() == ":" for line in axes.lines) == 1
-    assert figure.axes[1].get_ylim()[1] < 10, "what is beyond the panel is said, not drawn"
+    assert figure.axes[1].get_ylim()[1] < 10, "errors outside the panel are named in a text"
     assert "trigonometric" in figure.axes[1].texts[0].get_text()
-    save(figure, tmp_path / "error.png")
-    assert (tmp_path / "error.png").read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(FavoritError, match="cannot write"):
-        save(figure, tmp_path / "absent" / "error.png")
 
 
-def test_the_command_prints_a_table_a_sentence_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_command_writes_table_conclusion_csv_figure_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     files = dict(out=tmp_path / "error.csv", figure=tmp_path / "error.png")
     approximation(
         head_dim=8,
@@ -259,24 +256,24 @@ def test_the_command_prints_a_table_a_sentence_and_json(tmp_path: Path, capsys: 
         **files,
     )
     printed = capsys.readouterr()
-    said = json.loads(printed.out)
-    assert "foreign_load" in said
+    report = json.loads(printed.out)
+    assert "foreign_load" in report
     rows = {line.split()[0]: line.split()[1:] for line in printed.err.splitlines() if line.strip()}
     assert rows["m"] == ["8", "16"]
-    assert rows["favor"] == [f"{each['error']:.3f}" for each in said["points"] if each["kernel"] == "favor"]
+    assert rows["favor"] == [f"{each['error']:.3f}" for each in report["points"] if each["kernel"] == "favor"]
     assert "without m: uniform 0." in printed.err
-    assert said["conclusion"] in printed.err.replace("\n", "")
+    assert report["conclusion"] in printed.err.replace("\n", "")
     assert "do not sum to a positive number: trigonometric in up to" in printed.err
-    points = [Point(**each) for each in said["points"]]
+    points = [Point(**each) for each in report["points"]]
     assert points == approximate(Setting(8, 12, (1.0,), (8, 16), 2), ("favor", "relu", "trigonometric"))
     table = pandas.read_csv(files["out"])
     assert table["kernel"].tolist() == ["uniform", "favor", "favor", "relu", "trigonometric", "trigonometric"]
     assert set(table.columns) == set(asdict(points[0]))
-    assert files["figure"].exists()
+    assert files["figure"].read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("text", ["", "8;16", "0", "-4", "8,x"])
-def test_numbers_are_separated_by_commas(text):
-    assert numbers("--m", "64, 8,64") == (8, 64)
+def test_counts_are_separated_by_commas(text):
+    assert parse_counts("--m", "64, 8,64") == (8, 64)
     with pytest.raises(FavoritError, match=r"--m .*separated by commas"):
-        numbers("--m", text)
+        parse_counts("--m", text)

@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from favorit.bench.busy import DEFAULT, ONE, OURS, busy_process, compare, settings, verdict
-from favorit.bench.spread import spread
-from favorit.cli import measuring as command
+from favorit.bench.timing import describe
 from favorit.cli.console import open_console
+from favorit.cli.machine import reserve_machine
 from favorit.cli.main import main
-from favorit.foreign_load import ForeignLoad, Watch
+from favorit.foreign_load import ForeignLoad, LoadMonitor
 from favorit.process import ALLOCATOR, SPIN_COUNT, SPINNING
 from favorit.quiet import measuring
 from training_helpers import PATIENCE, finish, start
@@ -27,7 +27,7 @@ from training_helpers import PATIENCE, finish, start
 TINY = [part for field in ("dim=8", "depth=1", "heads=2", "mlp_dim=8") for part in ("--set", f"model.{field}")]
 
 
-def test_command_prints_times_ratios_and_a_verdict(
+def test_command_prints_times_ratios_and_verdict(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["favorit", "bench", "busy", *TINY, "--batch", "2", "--steps", "1", "--repeats", "1", "--json"]
@@ -46,16 +46,16 @@ def test_command_prints_times_ratios_and_a_verdict(
     assert f"{ours['to_one_thread']:.2f}x of one thread (target at most 1.6" in printed.err
 
 
-def test_verdict_says_which_target_is_missed() -> None:
-    quiet = {ONE: spread([100.0]), OURS: spread([62.0]), DEFAULT: spread([60.0])}
-    busy = {ONE: spread([100.0]), OURS: spread([150.0]), DEFAULT: spread([400.0])}
+def test_verdict_names_missed_target() -> None:
+    quiet = {ONE: describe([100.0]), OURS: describe([62.0]), DEFAULT: describe([60.0])}
+    busy = {ONE: describe([100.0]), OURS: describe([150.0]), DEFAULT: describe([400.0])}
     assert verdict(compare(quiet, busy)) == (
         "favorit: quiet 1.03x of default spinning (target at most 1.03: missed), "
         "next to a busy process 1.50x of one thread (target at most 1.6: met)"
     )
 
 
-def test_contenders_differ_in_threads_and_spinning_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_differ_only_in_threads_and_spinning(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (*SPINNING, *ALLOCATOR):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
@@ -77,9 +77,12 @@ def test_busy_process_ends_with_its_block() -> None:
     assert process.returncode == -signal.SIGKILL
 
 
-@pytest.mark.skipif(not Path("/proc").exists(), reason="processes are looked up in /proc")
+@pytest.mark.skipif(not Path("/proc").exists(), reason="needs /proc")
 def test_busy_process_ends_when_its_parent_is_killed() -> None:
-    code = "import time\nfrom favorit.bench.busy import busy_process\nwith busy_process() as p:\n print(p.pid, flush=True)\n time.sleep(60)"
+    code = (
+        "import time\nfrom favorit.bench.busy import busy_process\n"
+        "with busy_process() as p:\n print(p.pid, flush=True)\n time.sleep(60)"
+    )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         number = int(parent.stdout.readline())
@@ -91,7 +94,7 @@ def test_busy_process_ends_when_its_parent_is_killed() -> None:
         time.sleep(0.01)
 
 
-def test_benchmark_command_waits_for_another_one_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_benchmark_waits_for_another_benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAVORIT_LOCKS", str(tmp_path))
     sizes = ("--head-dim", "4", "--tokens", "4", "--std", "1", "--draws", "1", "--m", "4", "--kernel", "favor")
     with measuring():
@@ -107,22 +110,22 @@ def test_benchmark_command_waits_for_another_one_and_says_so(tmp_path: Path, mon
 @pytest.mark.parametrize(
     "load", [ForeignLoad(0.9, 0.0, 2), ForeignLoad(0.05, 0.0, 2), None], ids=["busy", "quiet", "unknown"]
 )
-def test_benchmark_next_to_foreign_load_says_so(
+def test_benchmark_notes_foreign_load(
     load: ForeignLoad | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     @contextmanager
-    def watching() -> Iterator[Watch]:
-        yield Watch(load)
+    def monitor_load() -> Iterator[LoadMonitor]:
+        yield LoadMonitor(load)
 
-    monkeypatch.setattr("favorit.foreign_load.watching", watching)
-    with command.alone(open_console()) as watch:
+    monkeypatch.setattr("favorit.foreign_load.monitor_load", monitor_load)
+    with reserve_machine(open_console()) as monitor:
         pass
-    note = "note: other processes used 0.9 of 2 cores while this was measured: times are too long\n"
+    note = "note: other processes used 0.9 of 2 cores during the measurement: times are too long\n"
     assert capsys.readouterr().out == (note if load is not None and load.processes > 0.1 else "")
-    assert watch.load == load
+    assert monitor.load == load
 
 
-def test_second_process_of_a_benchmark_takes_no_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_second_process_of_benchmark_takes_no_lock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCAL_RANK", "1")
-    with measuring(), command.alone(open_console()) as watch:
-        assert watch.json is None
+    with measuring(), reserve_machine(open_console()) as monitor:
+        assert monitor.json is None

@@ -1,4 +1,4 @@
-"""Where linear attention overtakes softmax: the arithmetic on made curves, then the command on small sizes."""
+"""`favorit bench crossover`: the arithmetic on constructed curves, then the command at small sizes."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from favorit.bench.crossover import (
     advice,
     crossing,
     crossings,
-    grid_to,
+    default_grid,
+    isotonic,
     measure_points,
-    non_decreasing,
     ratios,
 )
 from favorit.bench.crossover_figure import draw, panels
@@ -38,11 +38,11 @@ def curve(n_star: float, power: float = 1.0) -> list[float]:
 
 
 @pytest.mark.parametrize(("n_star", "power"), [(100.0, 1.0), (64.0, 0.3), (17.0, 2.0), (4000.0, 1.5)])
-def test_a_power_law_is_met_exactly(n_star: float, power: float) -> None:
+def test_crossing_of_power_law_is_exact(n_star: float, power: float) -> None:
     assert crossing(GRID, curve(n_star, power)) == (pytest.approx(n_star), False)
 
 
-def test_never_and_always_are_said() -> None:
+def test_crossing_outside_the_grid_is_never_or_always() -> None:
     assert crossing(GRID, [0.5] * len(GRID)) == (None, False)
     assert crossing(GRID, curve(5000.0)) == (None, False)
     assert crossing(GRID, [1.5] * len(GRID)) == (16.0, True)
@@ -50,7 +50,7 @@ def test_never_and_always_are_said() -> None:
     assert crossing([64], [0.5]) == (None, False)
 
 
-def test_noise_moves_the_crossing_a_little() -> None:
+def test_noise_moves_the_crossing_only_a_little() -> None:
     noise = random.Random(0)
     for _ in range(50):
         noisy = [ratio * math.exp(noise.gauss(0, 0.1)) for ratio in curve(100.0)]
@@ -60,27 +60,27 @@ def test_noise_moves_the_crossing_a_little() -> None:
         assert not always
 
 
-def test_one_slow_repetition_does_not_move_it_to_the_end() -> None:
-    spoiled = curve(100.0)
-    spoiled[-2] = 0.9  # of 30: the machine was busy
-    found, _ = crossing(GRID, spoiled)
+def test_one_outlier_does_not_move_the_crossing() -> None:
+    disturbed = curve(100.0)
+    disturbed[-2] = 0.9  # instead of about 30
+    found, _ = crossing(GRID, disturbed)
     assert found == pytest.approx(100.0)
 
 
 @given(st.lists(st.floats(-5, 5), min_size=1, max_size=20))
-def test_non_decreasing_is_the_nearest_such_curve(values: list[float]) -> None:
-    found = non_decreasing(values)
+def test_isotonic_fit_is_the_nearest_non_decreasing_curve(values: list[float]) -> None:
+    found = isotonic(values)
     assert len(found) == len(values)
     assert all(a <= b + 1e-12 for a, b in pairwise(found))
     assert math.fsum(found) == pytest.approx(math.fsum(values), abs=1e-9)
-    assert non_decreasing(found) == pytest.approx(found)
-    assert non_decreasing(sorted(values)) == sorted(values)
+    assert isotonic(found) == pytest.approx(found)
+    assert isotonic(sorted(values)) == sorted(values)
     # The residual of a projection onto a cone is orthogonal to the projection.
     assert math.fsum((v - f) * f for v, f in zip(values, found, strict=True)) == pytest.approx(0, abs=1e-8)
 
 
-def made(times: dict[str, dict[int, float]], memory: int = 1) -> list[Point]:
-    """Points whose forward takes a third of training."""
+def make_points(times: dict[str, dict[int, float]], memory: int = 1) -> list[Point]:
+    """Points in which forward takes a third of the time of training."""
     return [
         Point(mixer, what, tokens, share * time, share * time, share * time, memory)
         for mixer, by_tokens in times.items()
@@ -91,7 +91,7 @@ def made(times: dict[str, dict[int, float]], memory: int = 1) -> list[Point]:
 
 SQUARE = {tokens: (tokens / 100) ** 2 for tokens in (50, 100, 200, 400)}
 LINE = {tokens: tokens / 50 for tokens in SQUARE}
-POINTS = made(
+POINTS = make_points(
     {
         SDPA: SQUARE,
         SOFTMAX: {n: t / 1.5 for n, t in SQUARE.items()},
@@ -101,43 +101,42 @@ POINTS = made(
 )
 
 
-def test_crossings_are_of_linear_mixers_against_sdpa() -> None:
-    found = {(one.mixer, one.curve): one for one in crossings(POINTS)}
+def test_crossings_compare_linear_mixers_with_sdpa() -> None:
+    found = {(each.mixer, each.curve): each for each in crossings(POINTS)}
     assert {mixer for mixer, _ in found} == {"relu", "favor"}
     assert found["relu", "training"].tokens == pytest.approx(200)
     assert found["relu", "forward"].tokens == pytest.approx(200)
     assert found["favor", "training"].tokens is None
-    assert found["relu", "training memory"].always, "equal memory is no more than SDPA's"
+    assert found["relu", "training memory"].always, "equal memory counts as no more than SDPA's"
     assert ratios(POINTS, "training")["relu"][400] == pytest.approx(2.0)
 
 
-def test_advice_uses_the_faster_softmax() -> None:
-    """Ours is 1.5 times faster than SDPA, so that relu pays from 300 tokens on instead of 200."""
+def test_advice_compares_with_the_faster_softmax() -> None:
+    """Our softmax is 1.5 times faster than SDPA here, so relu pays from 300 tokens on instead of 200."""
     assert advice(POINTS, 160, 8, 400) == (
-        "at 160x160 with patch 8 (400 tokens) attention by relu trains 1.3x faster than the faster softmax; below 300 tokens keep softmax; "
-        "a whole model gains less: favorit bench speed --preset"
+        "at 160x160 with patch 8 (400 tokens) relu attention trains 1.3x faster than the faster softmax; "
+        "below 300 tokens keep softmax; a whole model gains less, measure it with: favorit bench speed --preset"
     )
-    at_200 = advice(POINTS, 112, 8, 200)
-    assert at_200.startswith(
-        "at 112x112 with patch 8 (200 tokens) keep softmax: attention by relu, the fastest of the others, trains at 0.67 of its speed"
+    assert advice(POINTS, 112, 8, 200) == (
+        "at 112x112 with patch 8 (200 tokens) keep softmax: relu, the fastest other mixer, "
+        "trains at 0.67 of its speed; it pays from about 300 tokens on"
     )
-    assert "it pays from about 300 tokens on" in at_200
 
 
-def test_advice_where_it_never_and_always_pays() -> None:
-    slow = made({SDPA: SQUARE, SOFTMAX: SQUARE, "favor": dict.fromkeys(SQUARE, 100.0)})
-    assert advice(slow, 160, 8, 400).endswith("at none of the measured counts does it pay")
-    fast = made({SDPA: SQUARE, SOFTMAX: SQUARE, "relu": dict.fromkeys(SQUARE, 0.01)})
-    assert advice(fast, 160, 8, 400).partition("; a whole model")[0].endswith("already at 50 tokens it is no slower")
+def test_advice_for_mixer_that_never_or_always_pays() -> None:
+    slow = make_points({SDPA: SQUARE, SOFTMAX: SQUARE, "favor": dict.fromkeys(SQUARE, 100.0)})
+    assert advice(slow, 160, 8, 400).endswith("it is slower at all measured counts")
+    fast = make_points({SDPA: SQUARE, SOFTMAX: SQUARE, "relu": dict.fromkeys(SQUARE, 0.01)})
+    assert "; it is no slower at any measured count from 50 tokens on; a whole model" in advice(fast, 160, 8, 400)
 
 
-def test_the_grid_ends_where_it_is_told_and_holds_what_is_advised() -> None:
-    assert grid_to(100, 65) == [16, 24, 32, 48, 65, 96]
-    assert grid_to(1024, 785)[-2:] == [785, 1024]
-    assert 768 not in grid_to(1024, 785)
+def test_default_grid_ends_at_maximum_and_contains_advised_count() -> None:
+    assert default_grid(100, 65) == [16, 24, 32, 48, 65, 96]
+    assert default_grid(1024, 785)[-2:] == [785, 1024]
+    assert 768 not in default_grid(1024, 785)
 
 
-def test_the_figure_shows_the_ratios_and_where_they_pass_one() -> None:
+def test_figure_shows_ratios_and_crossings() -> None:
     content = panels(POINTS)
     assert [panel.curve for panel in content] == ["forward", "training", "forward memory", "training memory"]
     lines = {line.mixer: line for line in content[1].lines}
@@ -146,12 +145,11 @@ def test_the_figure_shows_the_ratios_and_where_they_pass_one() -> None:
     assert lines["relu"].ratio == pytest.approx((0.25, 0.5, 1.0, 2.0))
     assert lines["relu"].crossing == pytest.approx(200)
     assert lines["favor"].crossing is None
-    assert [len(axes.lines) for axes in draw(content, "made").axes][
-        1
-    ] == 1 + 3 + 1  # the level 1, three mixers, one ring
+    training = draw(content, "title").axes[1]
+    assert len(training.lines) == 1 + 3 + 1, "the level 1, three mixers, one ring"
 
 
-def test_points_are_measured_in_turn_and_checked() -> None:
+def test_points_have_time_and_memory_of_all_mixers() -> None:
     counts = [5, 9]
     found = list(measure_points(["relu", "softmax", "linformer(k=2)"], counts, batch=2, heads=2, head_dim=4, repeats=1))
     assert [{point.tokens for point in points} for points in found] == [{5}, {9}]
@@ -166,11 +164,11 @@ def test_points_are_measured_in_turn_and_checked() -> None:
     [
         (dict(mixers=["softmax"]), "a mixer other than softmax"),
         (dict(mixers=["rellu"]), "did you mean 'relu'"),
-        (dict(device="nowhere"), "device=nowhere cannot be used here"),
+        (dict(device="nowhere"), "device=nowhere is not available"),
         (dict(tokens=[1 << 40]), r"at most \d+ tokens fit"),
     ],
 )
-def test_what_cannot_be_measured_is_said(options: dict[str, object], message: str) -> None:
+def test_invalid_mixers_devices_and_sizes_are_rejected(options: dict[str, object], message: str) -> None:
     given = dict(mixers=["relu"], tokens=[4], batch=1, heads=1, head_dim=4, repeats=1) | options
     with pytest.raises(FavoritError, match=message):
         next(measure_points(**given))  # type: ignore[arg-type]
@@ -183,48 +181,39 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int | str | None:
     return end.value.code
 
 
-def test_the_command_writes_table_advice_csv_figure_and_json(
+def test_command_writes_table_advice_csv_figure_and_json(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, figure = tmp_path / "crossover.csv", tmp_path / "crossover.png"
-    sizes = (
-        "--batch",
-        "1",
-        "--heads",
-        "2",
-        "--head-dim",
-        "4",
-        "--tokens",
-        "5",
-        "--image",
-        "8",
-        "--patch",
-        "2",
-        "--repeats",
-        "1",
-    )
-    assert not run(monkeypatch, *sizes, "--mixer", "relu", "--out", str(out), "--figure", str(figure), "--json")
+    sizes = ("--batch", "1", "--heads", "2", "--head-dim", "4", "--tokens", "5", "--repeats", "1")
+    image = ("--image", "8", "--patch", "2")
+    assert not run(monkeypatch, *sizes, *image, "--mixer", "relu", "--out", str(out), "--figure", str(figure), "--json")
     printed = capsys.readouterr()
     report = json.loads(printed.out.splitlines()[-1])
     assert report["advice"] in printed.err
     assert "foreign_load" in report
     assert report["advice"].startswith("at 8x8 with patch 2 (17 tokens) ")
-    assert {one["curve"] for one in report["crossings"]} == {"forward", "training", "forward memory", "training memory"}
+    assert {crossing["curve"] for crossing in report["crossings"]} == {
+        "forward",
+        "training",
+        "forward memory",
+        "training memory",
+    }
     assert set(pandas.read_csv(out)["tokens"]) == {5, 17}
     assert figure.read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_command_says_that_the_grid_ends_too_early(
+def test_image_with_more_tokens_than_the_grid_is_rejected(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(monkeypatch, "--most-tokens", "100") == 2
     assert "785 tokens, more than --most-tokens 100" in capsys.readouterr().err
     assert run(monkeypatch, "--image", "33", "--patch", "8") == 2
-    assert "--patch 8 does not divide --image 33: choose one that does" in capsys.readouterr().err
+    assert "--patch 8 does not divide --image 33: give a divisor" in capsys.readouterr().err
 
 
-def test_advice_where_a_mixer_wins_here_but_not_on_the_whole() -> None:
-    """One lucky measurement at a count among others that go down again: no crossing, and no crash."""
+def test_advice_for_mixer_that_wins_only_at_the_advised_count() -> None:
+    """The isotonic fit then has no crossing."""
     times = {16: 10.0, 32: 10.0, 64: 10.0, 128: 10.0}
-    points = made({SDPA: times, SOFTMAX: times, "relu": {16: 30.0, 32: 9.0, 64: 30.0, 128: 30.0}})
+    points = make_points({SDPA: times, SOFTMAX: times, "relu": {16: 30.0, 32: 9.0, 64: 30.0, 128: 30.0}})
     assert "trains 1.1x faster than the faster softmax; at fewer tokens keep softmax" in advice(points, 40, 8, 32)

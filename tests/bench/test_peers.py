@@ -1,6 +1,4 @@
-"""Ours against other libraries: equal mathematics is found equal, other mathematics is not timed, and processes take
-turns.
-"""
+"""`favorit bench peers`: agreement is checked before timing, and processes are timed interleaved."""
 
 from __future__ import annotations
 
@@ -22,11 +20,12 @@ import torch
 
 from checks import Products
 from favorit import FavoritError, measure
-from favorit.bench import alternate, peers, recreation
-from favorit.bench.alternate import ContenderError, Process, ask, take_turns
-from favorit.bench.comparison import TOLERANCES, Agreement, Comparison, Sizes, agreement
-from favorit.bench.contender import COMPARISONS, serve
-from favorit.bench.spread import beside_limits, interleaved_with_limit, spread
+from favorit.bench import timed_process
+from favorit.bench.peers import published_hybrid, table
+from favorit.bench.peers.comparison import TOLERANCES, Agreement, Comparison, Sizes, check_agreement
+from favorit.bench.peers.worker import COMPARISONS, serve
+from favorit.bench.timed_process import TimedProcess, WorkerError, interleave_processes, single_reply
+from favorit.bench.timing import describe, interleave_with_gemm, measure_limits_around
 from favorit.cli.main import main
 from favorit.data import build_preprocess, load_dataset
 from favorit.process import as_shipped, worker_settings
@@ -36,74 +35,77 @@ SDPA = "attention: softmax / torch SDPA"
 HYBRID = "hybrid: all_standard with its input / published, re-created"
 
 
-def installed(comparison: Comparison) -> bool:
+def is_installed(comparison: Comparison) -> bool:
     return comparison.package is None or importlib.util.find_spec(comparison.package) is not None
 
 
-def request(key: str, side: str, way: str = "eager") -> dict[str, Any]:
-    return {"comparison": key, "sizes": asdict(SIZES), "side": side, "way": way}
+def request(key: str, side: str, mode: str = "eager") -> dict[str, Any]:
+    return {"comparison": key, "sizes": asdict(SIZES), "side": side, "mode": mode}
 
 
-def answers(asked: Mapping[str, Any], lines: str = "") -> list[Any]:
-    """What a contender says, without a process of its own."""
+def replies(to: Mapping[str, Any], lines: str = "") -> list[Any]:
+    """The replies of a worker, run in this process."""
     out = io.StringIO()
-    serve(dict(asked), io.StringIO(lines), out)
+    serve(dict(to), io.StringIO(lines), out)
     return [json.loads(line) for line in out.getvalue().splitlines()]
 
 
 @pytest.fixture
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Comparisons without processes; returns what was asked for, in order."""
-    asked: list[str] = []
+    """Runs comparisons without worker processes; returns the requests in order."""
+    requested: list[str] = []
 
-    def ask_here(request: Mapping[str, Any]) -> Any:
-        asked.append(f"{request['side']} {request['way']}")
-        return answers(request)[0]
+    def reply_here(module: str, request: Mapping[str, Any]) -> Any:
+        requested.append(f"{request['side']} {request['mode']}")
+        return replies(request)[0]
 
-    def turns_here(requests: Mapping[str, tuple[Mapping[str, Any], Mapping[str, str]]], repeats: int) -> dict[str, Any]:
+    def time_here(
+        module: str, requests: Mapping[str, tuple[Mapping[str, Any], Mapping[str, str]]], repeats: int
+    ) -> dict[str, Any]:
         found = {}
-        for name, (one, environment) in requests.items():
-            kept = environment.items() >= worker_settings().items()
-            shipped = not environment.keys() & worker_settings().keys()
-            asked.append(f"{one['side']} {one['way']} {'kept' if kept else 'shipped' if shipped else environment}")
-            warm, *seconds = answers(one, "\n" * repeats)
+        for name, (each, environment) in requests.items():
+            is_tuned = environment.items() >= worker_settings().items()
+            is_default = not environment.keys() & worker_settings().keys()
+            setting = "tuned" if is_tuned else "default" if is_default else environment
+            requested.append(f"{each['side']} {each['mode']} {setting}")
+            warm, *seconds = replies(each, "\n" * repeats)
             assert warm == "warm"
-            found[name] = spread([1e3 * value for value in seconds])
+            found[name] = describe([1e3 * value for value in seconds])
         return found
 
-    monkeypatch.setattr(peers, "ask", ask_here)
-    monkeypatch.setattr(peers, "take_turns", turns_here)
+    monkeypatch.setattr(table, "single_reply", reply_here)
+    monkeypatch.setattr(table, "interleave_processes", time_here)
     monkeypatch.setattr(measure, "gemm_limit", lambda: 1e12)
-    return asked
+    return requested
 
 
-def is_named_as_absent(key: str, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether the peer is not here, which its row then says."""
-    if installed(COMPARISONS[key]):
+def is_reported_as_not_installed(key: str, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """True if the peer is not installed; its row then says so."""
+    if is_installed(COMPARISONS[key]):
         return False
     monkeypatch.setattr(measure, "gemm_limit", lambda: 1e12)
-    (row,) = peers.compare([key], SIZES, repeats=1)
-    assert row.check.startswith("absent: pip install ")
+    (row,) = table.measure_rows([key], SIZES, repeats=1)
+    assert row.check.startswith("not installed: pip install ")
     return True
 
 
 @pytest.mark.parametrize("key", COMPARISONS)
-def test_every_peer_does_what_we_do_or_is_named_as_absent(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_installed_peer_agrees_with_ours(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     comparison = COMPARISONS[key]
-    if is_named_as_absent(key, monkeypatch):
+    if is_reported_as_not_installed(key, monkeypatch):
         return
     torch.manual_seed(0)
-    found = agreement(comparison, SIZES)
-    assert found.bytes_of_image > 0
+    found = check_agreement(comparison, SIZES)
+    assert found.bytes_per_image > 0
     assert found.flops > 0
-    if comparison.adopt is None:
+    if comparison.copy_weights is None:
         assert found.difference is None
     else:
         assert found.difference is not None
         assert found.difference < 1e-5
 
 
-def test_the_list_is_what_the_command_promises() -> None:
+def test_comparisons_cover_all_documented_peers() -> None:
     found = {(comparison.case, comparison.peer) for comparison in COMPARISONS.values()}
     assert found == {
         ("attention", "torch SDPA"),
@@ -116,16 +118,16 @@ def test_the_list_is_what_the_command_promises() -> None:
         ("hybrid", "published, re-created"),
     }
     assert len(COMPARISONS) == 17
-    assert [key.partition(":")[0] for key in peers.chosen("hybrid")] == ["hybrid"] * 6
-    assert peers.chosen("all") == list(COMPARISONS)
+    assert [key.partition(":")[0] for key in table.select("hybrid")] == ["hybrid"] * 6
+    assert table.select("all") == list(COMPARISONS)
     with pytest.raises(FavoritError, match="did you mean 'attention'"):
-        peers.chosen("atention")
+        table.select("atention")
 
 
-def test_words_choose_among_the_comparisons_of_a_case() -> None:
-    assert peers.chosen("attention", "relu") == ["attention: relu(m={m}) / performer-pytorch"]
-    assert peers.chosen("attention", "favor(m=32)", 32) == ["attention: favor(m={m}) / performer-pytorch"]
-    assert [key.partition(":")[0] for key in peers.chosen("all", "performer-pytorch")] == [
+def test_only_selects_comparisons_by_text_in_their_name() -> None:
+    assert table.select("attention", "relu") == ["attention: relu(m={m}) / performer-pytorch"]
+    assert table.select("attention", "favor(m=32)", 32) == ["attention: favor(m={m}) / performer-pytorch"]
+    assert [key.partition(":")[0] for key in table.select("all", "performer-pytorch")] == [
         "attention",
         "attention",
         "step",
@@ -133,121 +135,122 @@ def test_words_choose_among_the_comparisons_of_a_case() -> None:
     ]
     with pytest.raises(
         FavoritError,
-        match="'relo' is in no comparison of attention: there are softmax / torch SDPA; relu\\(m=128\\) / ",
+        match="'relo' matches no comparison of attention: softmax / torch SDPA; relu\\(m=128\\) / ",
     ):
-        peers.chosen("attention", "relo")
+        table.select("attention", "relo")
 
 
 @pytest.mark.parametrize("key", ["step: softmax / plain ViT, SDPA", HYBRID])
 @pytest.mark.parametrize(
     "wrong", ["class_token", "positions", "patches.bias", "blocks.1.attention.qkv.weight", "norm.weight"]
 )
-def test_a_weight_that_differs_is_found(key: str, wrong: str) -> None:
+def test_check_finds_a_differing_weight(key: str, wrong: str) -> None:
     comparison = COMPARISONS[key]
-    assert comparison.adopt is not None
+    assert comparison.copy_weights is not None
 
-    def adopt_and_disturb(ours: Any, theirs: Any) -> None:
-        assert comparison.adopt is not None
-        comparison.adopt(ours, theirs)
+    def copy_and_disturb(ours: Any, theirs: Any) -> None:
+        assert comparison.copy_weights is not None
+        comparison.copy_weights(ours, theirs)
         with torch.no_grad():
             theirs.get_parameter(wrong).view(-1)[0] += 1.0
 
-    found = agreement(replace(comparison, adopt=adopt_and_disturb), SIZES)
-    agrees, verdict = peers.judge(found, SIZES, None)
+    found = check_agreement(replace(comparison, copy_weights=copy_and_disturb), SIZES)
+    agrees, verdict = table.judge(found, SIZES, None)
     assert not agrees
     assert verdict.startswith("differs by ")
 
 
-def test_an_epsilon_is_told_apart_from_the_formula(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The check leaves out what performer-pytorch adds, and says how much that moves."""
+def test_check_reports_epsilon_of_peer_separately(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The formula agrees without performer-pytorch's epsilon; the verdict says how much the epsilon changes."""
     key = "attention: favor(m={m}) / performer-pytorch"
-    if is_named_as_absent(key, monkeypatch):
+    if is_reported_as_not_installed(key, monkeypatch):
         return
     torch.manual_seed(0)
-    found = agreement(COMPARISONS[key], replace(SIZES, head_dim=16, tokens=65))
+    found = check_agreement(COMPARISONS[key], replace(SIZES, head_dim=16, tokens=65))
     assert found.difference is not None
-    assert found.as_it_is is not None
-    assert found.difference < 1e-5 < TOLERANCES["eager"] < found.as_it_is
-    assert "without its epsilon" in peers.judge(found, SIZES, None)[1]
+    assert found.difference_with_extras is not None
+    assert found.difference < 1e-5 < TOLERANCES["eager"] < found.difference_with_extras
+    assert "without its epsilon" in table.judge(found, SIZES, None)[1]
 
 
-def test_what_one_image_cannot_hold_is_said_before_it_is_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("favorit.bench.comparison.PROBES", (16, 32))
+def test_tokens_that_exceed_memory_are_rejected_before_allocation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("favorit.bench.peers.comparison.PROBE_TOKENS", (16, 32))
     monkeypatch.setattr(measure, "free_memory", lambda: 1 << 24)
     with pytest.raises(FavoritError, match=r"tokens=100000000 needs .* GiB and 0.0 are free: at most \d+ tokens fit"):
-        agreement(COMPARISONS["attention: softmax / torch SDPA"], replace(SIZES, tokens=100_000_000))
+        check_agreement(COMPARISONS["attention: softmax / torch SDPA"], replace(SIZES, tokens=100_000_000))
 
 
-def test_what_may_be_timed() -> None:
-    assert peers.judge(Agreement(2e-7, 2e-7, 10.0, 1), SIZES, None) == (True, "equal to 2e-07")
-    assert peers.judge(Agreement(0.0, 0.0, 10.0, 1), SIZES, None) == (True, "equal bit for bit")
-    assert peers.judge(Agreement(2e-7, 0.03, 10.0, 1), SIZES, None)[1].endswith("which moves it by 3.0%")
-    assert peers.judge(Agreement(None, None, 10.0, 1), SIZES, None)[0]
-    assert peers.judge(Agreement(2e-3, 2e-3, 10.0, 1), SIZES, None) == (
+def test_judge_allows_timing_only_if_equal_and_small_enough() -> None:
+    assert table.judge(Agreement(2e-7, 2e-7, 10.0, 1), SIZES, None) == (True, "equal to 2e-07")
+    assert table.judge(Agreement(0.0, 0.0, 10.0, 1), SIZES, None) == (True, "equal bit for bit")
+    assert table.judge(Agreement(2e-7, 0.03, 10.0, 1), SIZES, None)[1].endswith("which changes it by 3.0%")
+    assert table.judge(Agreement(None, None, 10.0, 1), SIZES, None)[0]
+    assert table.judge(Agreement(2e-3, 2e-3, 10.0, 1), SIZES, None) == (
         False,
         "differs by 2.0e-03: no speed is reported",
     )
-    assert not peers.judge(Agreement(float("nan"), 0.0, 10.0, 1), SIZES, None)[0]
-    agrees, verdict = peers.judge(Agreement(0.0, 0.0, 2.0**30, 1), SIZES, 2**31)
+    assert not table.judge(Agreement(float("nan"), 0.0, 10.0, 1), SIZES, None)[0]
+    agrees, verdict = table.judge(Agreement(0.0, 0.0, 2.0**30, 1), SIZES, 2**31)
     assert not agrees
     assert verdict.endswith("at most --batch 1")
 
 
-def test_a_row_has_four_contenders_and_their_ratios(in_this_process: list[str]) -> None:
-    (row,) = peers.compare([SDPA], SIZES, repeats=2)
+def test_row_has_four_processes_and_their_ratios(in_this_process: list[str]) -> None:
+    (row,) = table.measure_rows([SDPA], SIZES, repeats=2)
     assert in_this_process == [
         "check eager",
-        "theirs eager shipped",
-        "ours eager kept",
-        "theirs eager kept",
-        "ours eager shipped",
+        "theirs eager default",
+        "ours eager tuned",
+        "theirs eager tuned",
+        "ours eager default",
     ]
     assert row.check.startswith("equal")
     assert row.ours_ms is not None
     assert row.peer_ms is not None
     assert row.ratio == pytest.approx(row.peer_ms / row.ours_ms)
-    assert row.ratio_kept is not None
-    assert row.ratio_plain is not None
-    assert (row.ours_epoch, row.way) == (None, "eager")
+    assert row.ratio_tuned is not None
+    assert row.ratio_default is not None
+    assert (row.ours_epoch, row.mode) == (None, "eager")
 
 
-@pytest.mark.parametrize("way", ["compiled", "bf16"])
-def test_another_way_is_a_row_of_its_own_and_only_ours(
-    way: str, in_this_process: list[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("mode", ["compiled", "bf16"])
+def test_other_modes_are_extra_rows_with_an_eager_peer(
+    mode: str, in_this_process: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch, "compile", lambda module: module)
-    rows = list(peers.compare([SDPA], SIZES, repeats=1, ways=["eager", way]))  # type: ignore[list-item]
-    assert [row.way for row in rows] == ["eager", way]
+    rows = list(table.measure_rows([SDPA], SIZES, repeats=1, modes=["eager", mode]))  # type: ignore[list-item]
+    assert [row.mode for row in rows] == ["eager", mode]
     assert in_this_process[5:] == [
-        f"check {way}",
-        "theirs eager shipped",
-        f"ours {way} kept",
-        "theirs eager kept",
-        f"ours {way} shipped",
+        f"check {mode}",
+        "theirs eager default",
+        f"ours {mode} tuned",
+        "theirs eager tuned",
+        f"ours {mode} default",
     ]
 
 
 @pytest.mark.parametrize("key", [SDPA, HYBRID])
-def test_bf16_is_bf16_and_may_differ_as_such(key: str) -> None:
-    """More than fp32 does, so it was used; not more than three digits allow."""
-    found = Agreement(**answers(request(key, "check", "bf16"))[0])
+def test_bf16_differs_more_than_fp32_and_less_than_its_tolerance(key: str) -> None:
+    found = Agreement(**replies(request(key, "check", "bf16"))[0])
     assert found.difference is not None
     assert TOLERANCES["eager"] < found.difference < TOLERANCES["bf16"]
-    assert peers.judge(found, SIZES, None, TOLERANCES["bf16"])[0]
-    assert not peers.judge(found, SIZES, None)[0]
+    assert table.judge(found, SIZES, None, TOLERANCES["bf16"])[0]
+    assert not table.judge(found, SIZES, None)[0]
 
 
-@pytest.mark.parametrize("way", ["eager", "bf16"])
-def test_the_loop_of_our_trainer_runs_in_bf16_too(way: str) -> None:
+@pytest.mark.parametrize("mode", ["eager", "bf16"])
+def test_training_loop_runs_in_the_requested_precision(mode: str) -> None:
     with Products() as products:
-        answers(request(HYBRID, "ours", way), "\n")
-    assert ({torch.bfloat16} in products.types) == (way == "bf16")
+        replies(request(HYBRID, "ours", mode), "\n")
+    assert ({torch.bfloat16} in products.types) == (mode == "bf16")
 
 
-def test_no_speed_for_what_differs(in_this_process: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_differing_comparison_is_not_timed_in_any_mode(
+    in_this_process: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     wrong = replace(COMPARISONS[SDPA], theirs=replace(COMPARISONS[SDPA].theirs, build=lambda sizes: _Doubled()))
     monkeypatch.setitem(COMPARISONS, SDPA, wrong)
-    (row,) = peers.compare([SDPA], SIZES, repeats=1, ways=["eager", "bf16"])
+    (row,) = table.measure_rows([SDPA], SIZES, repeats=1, modes=["eager", "bf16"])
     assert row.check.startswith("differs by ")
     assert row.ours_ms is row.peer_ms is row.ratio is None
     assert in_this_process == ["check eager"]
@@ -258,104 +261,106 @@ class _Doubled(torch.nn.Module):
         return 2 * torch.nn.functional.scaled_dot_product_attention(q, k, v)
 
 
-def test_an_absent_peer_is_named_and_the_others_go_on(
+def test_peer_that_is_not_installed_does_not_stop_the_others(
     in_this_process: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peers.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(table.importlib.util, "find_spec", lambda name: None)
     keys = ["attention: linformer(k=32), layer / linformer", "step: softmax / vit-pytorch", SDPA]
-    rows = list(peers.compare(keys, SIZES, repeats=1))
-    assert rows[0].check == "absent: pip install 'favorit[peers]'"
-    assert rows[1].check == "absent: pip install --no-deps vit-pytorch (and einops)"
+    rows = list(table.measure_rows(keys, SIZES, repeats=1))
+    assert rows[0].check == "not installed: pip install 'favorit[peers]'"
+    assert rows[1].check == "not installed: pip install --no-deps vit-pytorch (and einops)"
     assert rows[2].ratio is not None
 
 
-def test_the_limits_are_those_of_before_and_after(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_are_means_of_before_and_after(monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
 
-    def one_after_the_other(name: str, *values: float) -> None:
-        left = iter(values)
-        monkeypatch.setattr(measure, name, lambda: order.append(name) or next(left))
+    def set_results(name: str, *values: float) -> None:
+        remaining = iter(values)
+        monkeypatch.setattr(measure, name, lambda: order.append(name) or next(remaining))
 
-    one_after_the_other("gemm_limit", 100.0, 300.0)
-    one_after_the_other("handing_over", 1.0, 2.0)
-    assert beside_limits(lambda: order.append("work")) == (None, 200.0, 1.5)
-    assert order == ["gemm_limit", "handing_over", "work", "gemm_limit", "handing_over"]
+    set_results("gemm_limit", 100.0, 300.0)
+    set_results("cache_penalty", 1.0, 2.0)
+    assert measure_limits_around(lambda: order.append("work")) == (None, 200.0, 1.5)
+    assert order == ["gemm_limit", "cache_penalty", "work", "gemm_limit", "cache_penalty"]
 
 
-def test_a_product_takes_its_turn_among_the_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_matrix_product_is_interleaved_with_the_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
     monkeypatch.setattr(measure, "gemm", lambda: (lambda: order.append("product"), 10**6))
     calls = {("a", 1): lambda: time.sleep(0.006), ("b", 2): lambda: order.append("b") or time.sleep(0.006)}
-    times, limit = interleaved_with_limit(calls, 2)
+    times, limit = interleave_with_gemm(calls, 2)
     assert set(times) == {("a", 1), ("b", 2)}
-    assert limit > 10**6, "of a product that takes no time"
+    assert limit > 10**6, "the product takes no time"
     assert order[:2] == ["b", "product"]
 
 
-def test_processes_answer_take_turns_and_end() -> None:
-    worker = {**as_shipped(), **worker_settings()}
-    found = take_turns({"ours": (request(SDPA, "ours"), worker), "theirs": (request(SDPA, "theirs"), as_shipped())}, 3)
+def test_processes_are_timed_interleaved() -> None:
+    tuned = {**as_shipped(), **worker_settings()}
+    requests = {"ours": (request(SDPA, "ours"), tuned), "theirs": (request(SDPA, "theirs"), as_shipped())}
+    found = interleave_processes(table.WORKER, requests, 3)
     assert set(found) == {"ours", "theirs"}
     assert all(0 < times.low <= times.median <= times.high for times in found.values())
 
 
-def test_the_last_words_of_a_process_that_dies_are_passed_on() -> None:
-    with pytest.raises(ContenderError, match="no such comparison"):
-        ask(request("no such comparison", "ours"))
+def test_error_of_worker_process_is_raised() -> None:
+    with pytest.raises(WorkerError, match="no such comparison"):
+        single_reply(table.WORKER, request("no such comparison", "ours"))
 
 
-def test_an_interrupted_comparison_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_comparison_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[subprocess.Popen[str]] = []
-    usual = subprocess.Popen
+    popen = subprocess.Popen
 
     def record(command: list[str], **options: Any) -> subprocess.Popen[str]:
-        started.append(usual([sys.executable, "-c", "import time; time.sleep(60)"], **options))
+        started.append(popen([sys.executable, "-c", "import time; time.sleep(60)"], **options))
         return started[-1]
 
-    monkeypatch.setattr(alternate.subprocess, "Popen", record)
-    with pytest.raises(KeyboardInterrupt), Process({}, {}):
+    monkeypatch.setattr(timed_process.subprocess, "Popen", record)
+    with pytest.raises(KeyboardInterrupt), TimedProcess("worker", {}, {}):
         raise KeyboardInterrupt
     assert [process.returncode is not None for process in started] == [True]
 
 
-def test_the_published_hybrid_has_its_size() -> None:
+def test_published_hybrid_has_its_parameter_count() -> None:
     model = COMPARISONS[HYBRID].theirs.build(SIZES)
     assert measure.parameters(model) == measure.parameters(COMPARISONS[HYBRID].ours.build(SIZES)) == 142_026
 
 
-def test_pictures_read_one_by_one_are_ours_without_chance(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither flipped nor turned, a picture of theirs is exactly what our loader makes of it."""
+def test_per_image_dataset_without_augmentation_equals_our_loader(monkeypatch: pytest.MonkeyPatch) -> None:
     data = load_dataset(SIZES.data)
-    monkeypatch.setattr(recreation, "DEGREES", 0.0)
+    monkeypatch.setattr(published_hybrid, "DEGREES", 0.0)
     monkeypatch.setattr(torch, "rand", lambda *sizes: torch.ones(1))
-    values, label = recreation.ImageByImage(data.train)[3]
-    ours = build_preprocess(recreation.our_config(SIZES).data.preprocess, data.mean, data.std)(data.train.images[3:4])
+    values, label = published_hybrid.PerImageDataset(data.train)[3]
+    ours = build_preprocess(published_hybrid.our_config(SIZES).data.preprocess, data.mean, data.std)(
+        data.train.images[3:4]
+    )
     torch.testing.assert_close(values[None], ours, atol=1e-5, rtol=1e-5)
     assert label == data.train.labels[3]
 
 
-def test_pictures_are_flipped_and_turned(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_per_image_dataset_flips_and_rotates(monkeypatch: pytest.MonkeyPatch) -> None:
     data = load_dataset(SIZES.data)
-    pictures = recreation.ImageByImage(data.train)
-    monkeypatch.setattr(recreation, "DEGREES", 0.0)
+    dataset = published_hybrid.PerImageDataset(data.train)
+    monkeypatch.setattr(published_hybrid, "DEGREES", 0.0)
     torch.manual_seed(0)
-    found = {tuple(pictures[0][0].flatten().tolist()) for _ in range(20)}
-    assert len(found) == 2, "as it is, and flipped"
-    monkeypatch.setattr(recreation, "DEGREES", 5.0)
-    assert len({tuple(pictures[0][0].flatten().tolist()) for _ in range(20)}) > 5
+    found = {tuple(dataset[0][0].flatten().tolist()) for _ in range(20)}
+    assert len(found) == 2, "original and flipped"
+    monkeypatch.setattr(published_hybrid, "DEGREES", 5.0)
+    assert len({tuple(dataset[0][0].flatten().tolist()) for _ in range(20)}) > 5
 
 
 @pytest.mark.parametrize("side", ["ours", "theirs"])
-def test_a_turn_with_its_input_is_a_step_on_the_next_batch(side: str) -> None:
-    contender = getattr(COMPARISONS[HYBRID], side)
+def test_call_with_input_is_a_step_on_the_next_batch(side: str) -> None:
+    implementation = getattr(COMPARISONS[HYBRID], side)
     torch.manual_seed(0)
-    model = contender.build(SIZES)
-    step = contender.work(model, SIZES, "eager")
-    seen = []
+    model = implementation.build(SIZES)
+    step = implementation.make_call(model, SIZES, "eager")
+    parameters = []
     for _ in range(8):  # more than the six batches of an epoch
         step()
-        seen.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
-    moved = [(after - before).abs().max().item() for before, after in pairwise(seen)]
+        parameters.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+    moved = [(after - before).abs().max().item() for before, after in pairwise(parameters)]
     assert all(0 < distance < 0.1 for distance in moved)
 
 
@@ -366,7 +371,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int | str | None:
     return end.value.code
 
 
-def test_the_command_prints_a_table_csv_and_json(
+def test_command_writes_table_csv_and_json(
     in_this_process: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "peers.csv"
@@ -383,14 +388,16 @@ def test_the_command_prints_a_table_csv_and_json(
     assert "above 1 ours is faster" in printed.err
 
 
-def test_a_step_is_extrapolated_to_the_epoch(in_this_process: list[str]) -> None:
-    (row,) = peers.compare([HYBRID], SIZES, repeats=1)
+def test_epoch_is_extrapolated_from_a_step(in_this_process: list[str]) -> None:
+    (row,) = table.measure_rows([HYBRID], SIZES, repeats=1)
     assert row.ours_ms is not None
     assert row.peer_ms is not None
     assert row.ours_epoch == pytest.approx(25_000 * row.ours_ms / 1e3), "50,000 images in batches of 2"
     assert row.peer_epoch == pytest.approx(25_000 * row.peer_ms / 1e3)
 
 
-def test_a_mistaken_case_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_case_is_rejected_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(monkeypatch, "--case", "steps") == 2
     assert capsys.readouterr().err.count("\n") == 1

@@ -1,1 +1,1 @@
-"""Benchmarks: what a machine does, measured on it."""
+"""Benchmarks of this machine, and measurements of attention."""

@@ -1,10 +1,10 @@
-"""How far the attention of a kernel is from softmax attention, beside the error of averaging all values.
+"""The approximation error of kernels relative to softmax attention, with uniform averaging as the baseline.
 
     error       |w v - s v|_F / |s v|_F, s the softmax weights
-    distance    sum_j |w_ij - s_ij| / 2, the mean over rows: total variation
+    distance    sum_j |w_ij - s_ij| / 2, averaged over rows i: total variation
 
-q and k are normal with a standard deviation of their own, v is standard normal; each draw has its own q, k, v and
-random features. Shapes: B images, H heads, N tokens, D head width, M features.
+q and k are normal with a given standard deviation, v is standard normal. Each draw has new q, k, v and random features.
+Shapes: B images, H heads, N tokens, D head width, M features.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from favorit import seeds
 from favorit.attention import KERNELS, build_mixer
 from favorit.attention.kernels.random_features import RandomRows
 from favorit.bench.memory import check_fits
-from favorit.bench.spread import spread
+from favorit.bench.timing import describe
 from favorit.errors import FavoritError, positive, unknown
 from favorit.spec import PositiveInt, Registry, Spec, parse
 
 Estimate = Callable[[Tensor, Tensor], Tensor]
-"""(B,H,N,D), (B,H,N,D) -> (B,H,N,N): weights, each row up to a factor."""
+"""q, k (B,H,N,D) -> weights (B,H,N,N), each row up to a factor."""
 
-# QK-norm starts with unit weights: entries of q and k have a mean square of 1.
+# QK-norm is initialised to unit weights, so that the entries of q and k have a mean square of 1.
 QK_NORM_STD = 1.0
 UNIFORM = "uniform"
-# A kernel whose error is at least this share of uniform averaging's does not beat it: nobody would see the difference.
+# A kernel beats uniform averaging if its error is below this share of uniform's; a smaller gain is not noticeable.
 BETTER = 0.95
 SERIES = (
     "favor",
@@ -48,22 +48,22 @@ SERIES = (
     "exp",
 )
 IMAGES = 8
-# Below, softmax and averaging are equal but for rounding; above, softmax picks one key.
-SMALLEST, LARGEST = 0.01, 100.0
+# Below this range softmax equals averaging up to rounding; above it softmax selects one key.
+MIN_STD, MAX_STD = 0.01, 100.0
 
-# Features that no mixer takes, because their weights may be negative; they exist for this study only.
+# Kernels for this study only: their weights may be negative, so no mixer takes them.
 SIGNED: Registry[Estimate] = Registry("kernel", context=("head_dim", "seed"))
 
 
 @SIGNED.register("trigonometric")
 def trigonometric(head_dim: int, seed: int, m: PositiveInt = 128, orthogonal: bool = True) -> Estimate:
-    """phi(x) = [cos(W x~), sin(W x~)] exp(|x~|^2 / 2), x~ = x / D^(1/4): the mean of FAVOR+, but of either sign."""
+    """phi(x) = [cos(W x~), sin(W x~)] exp(|x~|^2 / 2), x~ = x / D^(1/4): the expectation of FAVOR+, but signed."""
     if m % 2:
         raise FavoritError(f"trigonometric: m={m} is not valid: features come in pairs, m must be even")
     rows = RandomRows(m // 2, head_dim, layer=0, seed=seed, orthogonal=orthogonal).rows
 
     def weights(q: Tensor, k: Tensor) -> Tensor:
-        # The factor of a query is one of the whole row, and so is the largest factor of its keys, which might overflow.
+        # Factors of a whole row are dropped: that of the query, and the largest of the keys, which might overflow.
         r = k.square().sum(-1) / (2 * head_dim**0.5)
         phi_q, phi_k = (
             torch.cat([u.cos(), u.sin()], -1) for u in (F.linear(x * head_dim**-0.25, rows) for x in (q, k))
@@ -75,8 +75,8 @@ def trigonometric(head_dim: int, seed: int, m: PositiveInt = 128, orthogonal: bo
 
 @dataclass(frozen=True)
 class Setting:
-    """What is drawn: q, k of each standard deviation in `stds`, and features of each number in `m` where a kernel
-    leaves it open.
+    """What is drawn: q and k at each standard deviation in `stds`, and features at each count in `m` for kernels whose
+    spec does not fix m.
     """
 
     head_dim: int = 64
@@ -91,20 +91,20 @@ class Setting:
         for m in self.m:
             positive(m=m)
         for std in self.stds:
-            if not SMALLEST <= std <= LARGEST:
-                raise FavoritError(f"std={std} is not valid: from {SMALLEST:g} to {LARGEST:g}")
+            if not MIN_STD <= std <= MAX_STD:
+                raise FavoritError(f"std={std} is not valid: between {MIN_STD:g} and {MAX_STD:g}")
         if not (self.stds and self.m):
-            raise FavoritError("there is nothing to draw: give one std and one m at least")
+            raise FavoritError("nothing to draw: give at least one std and one m")
         if self.tokens == 1:
-            raise FavoritError("tokens=1 is not valid: a single token has nothing to attend to; two or more")
+            raise FavoritError("tokens=1 is not valid: a single token has nothing to attend to, give at least 2")
 
 
 @dataclass(frozen=True)
 class Point:
-    """One kernel at one m (None: it has no such number) and one std.
+    """One kernel at one m (None for kernels without m) and one std.
 
-    Over the draws: the error (median, quartiles, mean, standard deviation) and the mean distance. `lost` is the share
-    of rows whose weights do not sum to a positive number, which happens where features are signed.
+    `error` is the median over the draws, `low` and `high` its quartiles; `distance` is a mean. `lost` is the share of
+    rows whose weights do not sum to a positive value, which only happens with signed features.
     """
 
     kernel: str
@@ -122,14 +122,14 @@ class Point:
 def approximate(
     setting: Setting, kernels: Iterable[str] = SERIES, *, listen: Callable[[int, int], None] | None = None
 ) -> list[Point]:
-    """The points of every kernel, uniform averaging first; `listen(done, total)` hears of each that is measured."""
+    """The points of all kernels, uniform averaging first. `listen(done, total)` is called after each measurement."""
     specs = [
         (UNIFORM, Spec(UNIFORM)),
         *((text, spec) for text in dict.fromkeys(kernels) for spec in _specs(text, setting.m)),
     ]
-    most = max(spec.kwargs.get("m") or setting.head_dim for _, spec in specs)
-    check_fits("tokens", setting.tokens, partial(_bytes, setting.head_dim, most))
-    for _, spec in specs:  # a mistake shows before the first is measured
+    max_features = max(spec.kwargs.get("m") or setting.head_dim for _, spec in specs)
+    check_fits("tokens", setting.tokens, partial(_bytes, setting.head_dim, max_features))
+    for _, spec in specs:  # an invalid spec fails before the first measurement
         _estimate(spec, setting.head_dim, seed=0)
     found: dict[tuple[str, int | None, float], list[tuple[float, float, float]]] = defaultdict(list)
     total = len(specs) * len(setting.stds) * setting.draws
@@ -156,25 +156,25 @@ def output_error(w: Tensor, exact: Tensor, v: Tensor) -> float:
 
 
 def distance(w: Tensor, exact: Tensor) -> Tensor:
-    """(B,H,N,N), (B,H,N,N) -> (B,H): the total variation between two rows, their mean."""
+    """(B,H,N,N), (B,H,N,N) -> (B,H): the total variation distance between rows, averaged over rows."""
     return (w - exact).abs().sum(-1).mean(-1) / 2
 
 
 def conclude(points: Sequence[Point]) -> str:
-    """One sentence: from which m on random features beat uniform averaging, for each std, and what to do where they do
+    """One sentence: for each std, from which m on random features beat uniform averaging, and what to do if they do
     not.
     """
     usable = [point for point in points if parse(point.kernel).name in KERNELS]
     growing = [point for point in usable if point.m is not None and "m" not in parse(point.kernel).kwargs]
     if not usable:
-        return "No kernel that a mixer could have was measured."
+        return "No kernel that a mixer can use was measured."
     won: list[str] = []
     lost: list[str] = []
     lost_at: list[float] = []
     for baseline in (point for point in points if point.kernel == UNIFORM):
         here = [point for point in growing or usable if point.std == baseline.std]
         better = [point for point in here if point.error < BETTER * baseline.error]
-        # The fewest features that do, else the nearest to it.
+        # The fewest features that beat uniform; else the smallest error.
         shown = (
             min(better, key=lambda point: (point.m or 0, point.error))
             if better
@@ -184,24 +184,24 @@ def conclude(points: Sequence[Point]) -> str:
         if not better:
             lost_at.append(baseline.std)
         (won if better else lost).append(f"{at} ({shown.kernel} {shown.error:.2g}, uniform {baseline.error:.2g})")
-    subject, reach = (
+    subject, limit = (
         ("Random features", f" up to m={max(point.m or 0 for point in growing)}") if growing else ("These kernels", "")
     )
-    said = [f"{subject} beat uniform averaging {', '.join(won)}"] if won else []
+    clauses = [f"{subject} beat uniform averaging {', '.join(won)}"] if won else []
     if lost:
-        cure = _cure(lost_at)
-        said.append(f"{'not' if won else f'{subject} do not beat uniform averaging'} {', '.join(lost)}{reach}: {cure}")
-    return f"{', but '.join(said)}."
+        loses = "not" if won else f"{subject} do not beat uniform averaging"
+        clauses.append(f"{loses} {', '.join(lost)}{limit}: {_remedy(lost_at)}")
+    return f"{', but '.join(clauses)}."
 
 
-def _cure(stds: Sequence[float]) -> str:
-    """What to do at a std at which no kernel follows softmax: QK-norm helps only where it makes q and k shorter."""
-    norm = f"model.qk_norm=True holds their std near {QK_NORM_STD:g}; " if min(stds) > QK_NORM_STD else ""
+def _remedy(stds: Sequence[float]) -> str:
+    """What to do at stds where no kernel follows softmax. QK-norm helps only if it shrinks q and k."""
+    norm = f"model.qk_norm=True keeps their std near {QK_NORM_STD:g}; " if min(stds) > QK_NORM_STD else ""
     return f"there keep softmax, or shrink q and k for random features ({norm}narrower heads)"
 
 
 def _specs(text: str, counts: Sequence[int]) -> list[Spec]:
-    """A kernel at each of `counts` features, or as it is where it says their number itself or needs none."""
+    """The kernel at each of `counts` features; the spec itself if it fixes m or has none."""
     spec = parse(text)
     registry: Registry = SIGNED if spec.name in SIGNED else KERNELS
     if spec.name not in registry:
@@ -219,7 +219,7 @@ def _estimate(spec: Spec, head_dim: int, seed: int) -> Estimate:
 
 
 def _tensors(setting: Setting, std: float, draw: int) -> Iterator[Tensor]:
-    """q, k, v of one draw; q and k of another std are the same up to that factor."""
+    """q, k, v of one draw. q and k at another std are the same up to a factor."""
     generator = seeds.generator(setting.seed, "approximation", "tokens", draw)
     return (
         scale * torch.randn(IMAGES, 1, setting.tokens, setting.head_dim, generator=generator)
@@ -229,12 +229,21 @@ def _tensors(setting: Setting, std: float, draw: int) -> Iterator[Tensor]:
 
 def _point(key: tuple[str, int | None, float], values: list[tuple[float, float, float]]) -> Point:
     errors, distances, lost = zip(*values, strict=True)
-    of = spread(errors)
-    return Point(*key, of.median, of.low, of.high, of.mean, of.deviation, distance=fmean(distances), lost=fmean(lost))
+    stats = describe(errors)
+    return Point(
+        *key,
+        stats.median,
+        stats.low,
+        stats.high,
+        stats.mean,
+        stats.deviation,
+        distance=fmean(distances),
+        lost=fmean(lost),
+    )
 
 
 def _bytes(head_dim: int, m: int, tokens: int) -> int:
-    """What is alive at once: some matrices of weights, q, k, v and features, and the random rows in double precision
-    while drawn.
+    """An estimate of the peak: several matrices of weights, q, k, v and features, and the random rows, which are drawn
+    in fp64.
     """
     return 4 * IMAGES * tokens * (6 * tokens + 8 * head_dim + 3 * m) + 8 * 4 * m * head_dim

@@ -1,30 +1,30 @@
-"""The figure of `favorit bench approximation`: error against m, a panel for each std. `panels` computes what is shown,
-`draw` draws it.
+"""The figure of `favorit bench approximation`: error against m, one panel per std.
+
+`panels` computes the data, `draw` draws it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from favorit.bench.approximation import UNIFORM, Point
-from favorit.errors import FavoritError
 from favorit.spec import Spec, parse
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Signed features may be off by any factor; what is more than this many times uniform's error is beyond the panel.
-TALLEST = 5.0
+# Errors above this multiple of uniform's error are outside the panel: signed features have no upper bound.
+MAX_RELATIVE_ERROR = 5.0
 
 
 @dataclass(frozen=True)
 class Curve:
-    """The error of one kernel over `m`, with its quartiles; one number without any m. Kernels of a family differ in
-    their rows only.
+    """The error of one kernel at each `m`, with quartiles; a single error if the kernel has no m.
+
+    Kernels of a family differ only in `orthogonal`.
     """
 
     kernel: str
@@ -38,7 +38,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Panel:
-    """All curves at one standard deviation of q and k, and the error of averaging all values."""
+    """All curves at one standard deviation of q and k, and the error of uniform averaging."""
 
     std: float
     uniform: float
@@ -46,7 +46,7 @@ class Panel:
 
 
 def panels(points: Sequence[Point]) -> list[Panel]:
-    """What the figure shows, in the order of the points."""
+    """The data of the figure, in the order of the points."""
     found = []
     for baseline in (point for point in points if point.kernel == UNIFORM):
         here = [point for point in points if point.std == baseline.std and point.kernel != UNIFORM]
@@ -58,20 +58,20 @@ def panels(points: Sequence[Point]) -> list[Panel]:
 def _curve(kernel: str, points: Sequence[Point]) -> Curve:
     spec = parse(kernel)
     family = Spec(spec.name, spec.args, {key: value for key, value in spec.kwargs.items() if key != "orthogonal"})
-    own = sorted((point for point in points if point.kernel == kernel), key=lambda point: point.m or 0)
+    ordered = sorted((point for point in points if point.kernel == kernel), key=lambda point: point.m or 0)
     return Curve(
         kernel=kernel,
         family=str(family),
         orthogonal=spec.kwargs.get("orthogonal", True),
-        m=tuple(point.m for point in own if point.m is not None),
-        error=tuple(point.error for point in own),
-        low=tuple(point.low for point in own),
-        high=tuple(point.high for point in own),
+        m=tuple(point.m for point in ordered if point.m is not None),
+        error=tuple(point.error for point in ordered),
+        low=tuple(point.low for point in ordered),
+        high=tuple(point.high for point in ordered),
     )
 
 
 def draw(content: Sequence[Panel], title: str) -> Figure:
-    """A panel for each std, both axes logarithmic; orthogonal rows solid, independent ones dotted, uniform averaging
+    """One panel per std, with logarithmic axes: orthogonal rows solid, independent rows dotted, uniform averaging
     dashed.
     """
     from matplotlib.figure import Figure
@@ -116,7 +116,7 @@ def _draw_panel(axes: Axes, panel: Panel, colours: dict[str, str]) -> None:
     counts = sorted({m for curve in panel.curves for m in curve.m})
     if counts:
         axes.set_xticks(counts, [str(m) for m in counts])
-    shown = [error for curve in panel.curves for error in curve.error if 0 < error < TALLEST * panel.uniform]
+    shown = [error for curve in panel.curves for error in curve.error if 0 < error < MAX_RELATIVE_ERROR * panel.uniform]
     low, high = 0.8 * min([panel.uniform, *shown]), 1.3 * max([panel.uniform, *shown])
     axes.set_ylim(low, high)
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high > 10 * low else (1, 1.5, 2, 3, 5, 7)))
@@ -126,16 +126,13 @@ def _draw_panel(axes: Axes, panel: Panel, colours: dict[str, str]) -> None:
     axes.set_title(f"q, k of standard deviation {panel.std:g}", fontsize=11, loc="left")
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
-    beyond = {curve.family for curve in panel.curves if min(curve.error) >= TALLEST * panel.uniform}
-    if beyond:
+    outside = {curve.family for curve in panel.curves if min(curve.error) >= MAX_RELATIVE_ERROR * panel.uniform}
+    if outside:
         axes.text(
-            0.03, 0.97, f"beyond the panel: {', '.join(sorted(beyond))}", transform=axes.transAxes, fontsize=9, va="top"
+            0.03,
+            0.97,
+            f"outside the panel: {', '.join(sorted(outside))}",
+            transform=axes.transAxes,
+            fontsize=9,
+            va="top",
         )
-
-
-def save(figure: Figure, path: Path) -> None:
-    """Writes a figure; the ending of the file says the format."""
-    try:
-        figure.savefig(path, dpi=110)
-    except (OSError, ValueError) as error:
-        raise FavoritError(f"cannot write {path}: {error}".partition("\n")[0]) from None

@@ -1,5 +1,6 @@
-"""The figure of `favorit bench crossover`: how many times faster, or smaller, than SDPA each mixer is. `panels`
-computes what is shown, `draw` draws it.
+"""The figure of `favorit bench crossover`: time and memory of SDPA relative to each mixer, against tokens.
+
+`panels` computes the data, `draw` draws it.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-# Panels side by side: time above, memory below.
+# Panels in a row: time above, memory below.
 COLUMNS = 2
 
 
 @dataclass(frozen=True)
 class Line:
-    """One mixer: SDPA over it at each token count, and N* where that passes 1 inside the grid."""
+    """One mixer: SDPA / mixer at each token count, and N* if it lies inside the grid."""
 
     mixer: str
     tokens: tuple[int, ...]
@@ -31,14 +32,14 @@ class Line:
 
 @dataclass(frozen=True)
 class Panel:
-    """One curve, such as training, of every mixer."""
+    """One curve, such as training, for all mixers."""
 
     curve: str
     lines: tuple[Line, ...]
 
 
 def panels(points: Sequence[Point]) -> list[Panel]:
-    """What the figure shows."""
+    """The data of the figure."""
     inside = {(found.mixer, found.curve): None if found.always else found.tokens for found in crossings(points)}
     return [
         Panel(
@@ -53,7 +54,7 @@ def panels(points: Sequence[Point]) -> list[Panel]:
 
 
 def draw(content: Sequence[Panel], title: str) -> Figure:
-    """A panel for each curve, both axes logarithmic; above 1 a mixer wins, and a ring marks where it begins to."""
+    """One panel per curve, with logarithmic axes. A mixer wins above 1; a ring marks the crossover."""
     from matplotlib.figure import Figure
 
     rows = -(-len(content) // COLUMNS)

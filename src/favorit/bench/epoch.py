@@ -1,6 +1,4 @@
-"""One training epoch as users run it: the whole loop, what the input pipeline takes of it, and how far it is from the
-machine's limit.
-"""
+"""The cost of one training epoch as users run it: the whole loop, with the input pipeline."""
 
 from __future__ import annotations
 
@@ -21,12 +19,12 @@ from favorit.training.run import resolve
 
 @dataclass(frozen=True)
 class EpochCost:
-    """Seconds of one epoch, the share of it that preparing batches takes, FLOPs over the matrix-product limit, and peak
-    memory in bytes.
+    """The cost of one epoch.
 
-    The backward counts twice the forward; the limit is that of a 2048 x 2048 fp32 product on all threads.
-    `handing_over` is what threads pay for each other's numbers (`measure.handing_over`); the memory is that of the
-    first process.
+    `pipeline_share` is the share of `seconds` that preparing the batches takes on its own. `gemm_gflops` is the
+    matrix-product limit of this machine (2048 x 2048, fp32, all threads), `gemm_share` the FLOP/s of the epoch over
+    that limit; backward counts as twice the forward. `cache_penalty` is `measure.cache_penalty`. `peak_memory` is that
+    of the first process, in bytes.
     """
 
     images: int
@@ -34,13 +32,13 @@ class EpochCost:
     pipeline_share: float
     gemm_gflops: float
     gemm_share: float
-    handing_over: float
+    cache_penalty: float
     peak_memory: int
 
 
 def epoch_cost(config: RunConfig, data_dir: Path | None = None, devices: int = 1) -> EpochCost | None:
-    """Trains one epoch on all training images, into a folder that is thrown away. Of several processes the first gets
-    the answer.
+    """Trains one epoch on all training images in a temporary folder. With several processes, only the first returns a
+    cost.
     """
     if config.data.subset is not None:
         raise FavoritError(
@@ -60,37 +58,33 @@ def epoch_cost(config: RunConfig, data_dir: Path | None = None, devices: int = 1
         run = train(
             config, out=folder, data_dir=data_dir, devices=devices, checkpoint_seconds=float("inf"), listen=listen
         )
-        if not seconds:  # another process has them
+        if not seconds:  # only the first process receives events
             return None
         result = run.result
     config = resolve(config, data)
-    preprocess, augment = (
-        build_preprocess(config.data.preprocess, data.mean, data.std),
-        build_augment(config.data.augment),
-    )
     loader = Loader(
         data.train,
         batch_size=options.batch_size,
         seed=config.seed,
-        preprocess=preprocess,
+        preprocess=build_preprocess(config.data.preprocess, data.mean, data.std),
         shuffle=True,
-        augment=augment,
+        augment=build_augment(config.data.augment),
         classes=len(data.classes),
         world=devices,
     )
     start = time.perf_counter()
     for _ in loader.epoch(0):
         pass
-    pipeline = time.perf_counter() - start
-    if devices > 1:  # the processes shared them
+    pipeline_seconds = time.perf_counter() - start
+    if devices > 1:  # training gave each process a share of the threads
         torch.set_num_threads(threads)
     limit = measure.gemm_limit()
     return EpochCost(
         images=len(data.train),
         seconds=seconds[0],
-        pipeline_share=pipeline / seconds[0],
+        pipeline_share=pipeline_seconds / seconds[0],
         gemm_gflops=limit / 1e9,
         gemm_share=3 * result["flops"] * len(data.train) / seconds[0] / limit,
-        handing_over=measure.handing_over(),
+        cache_penalty=measure.cache_penalty(),
         peak_memory=result["peak_memory"],
     )

@@ -1,4 +1,4 @@
-"""What a call has alive at once, and whether a size fits before anything of that size is allocated."""
+"""The peak tensor memory of a call, and a check that a size fits before anything of that size is allocated."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from favorit.errors import FavoritError
 
 
 def peak_bytes(call: Callable[[], Any]) -> int:
-    """The most bytes of tensor storage that a call has alive at once beyond what was there before."""
-    with _Storage() as storage:
+    """The peak bytes of tensor storage that a call allocates, without what existed before the call."""
+    with _LiveStorage() as storage:
         call()
     return storage.peak
 
 
 def check_fits(what: str, count: int, needed: Callable[[int], float]) -> None:
-    """An error that names the largest count that fits, where `needed` (bytes, growing with the count) exceeds what is
-    free.
+    """Raises an error that names the largest count that fits, if `needed` (count -> bytes, increasing) exceeds free
+    memory.
     """
     free = measure.free_memory()
     if free is None or needed(count) <= free:
@@ -30,43 +30,47 @@ def check_fits(what: str, count: int, needed: Callable[[int], float]) -> None:
     fits, too_many = 0, count
     while too_many - fits > 1:
         middle = (fits + too_many) // 2
-        fits, too_many = (middle, too_many) if needed(middle) <= free else (fits, middle)
+        if needed(middle) <= free:
+            fits = middle
+        else:
+            too_many = middle
     raise FavoritError(
-        f"{what}={count} needs {needed(count) / 2**30:.1f} GiB and {free / 2**30:.1f} are free: at most {fits} {what} fit, all else equal"
+        f"{what}={count} needs {needed(count) / 2**30:.1f} GiB and {free / 2**30:.1f} are free: "
+        f"at most {fits} {what} fit, all else equal"
     )
 
 
-def grows_with_square(small: int, at_small: float, large: int, at_large: float) -> Callable[[int], float]:
-    """a n + b n^2 through two small sizes: the bytes of something with (b > 0) or without a buffer of n x n."""
+def fit_quadratic(small: int, at_small: float, large: int, at_large: float) -> Callable[[int], float]:
+    """n -> a n + b n^2 with b >= 0, fitted to the bytes at two sizes; b > 0 if there is an n x n buffer."""
     b = max(0.0, (at_large / large - at_small / small) / (large - small)) if large > small else 0.0
     a = at_large / large - b * large
     return lambda n: a * n + b * n * n
 
 
-class _Storage(TorchDispatchMode):
-    """Counts storages as operations return them, and forgets them as they die."""
+class _LiveStorage(TorchDispatchMode):
+    """Adds the bytes of each new storage that an operation returns, and subtracts them when it is freed."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.alive: dict[int, int] = {}
+        self.live: dict[int, int] = {}
         self.total = self.peak = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         import weakref
 
-        given = {t.untyped_storage()._cdata for t in _tensors((args, kwargs))}
+        inputs = {t.untyped_storage()._cdata for t in _tensors((args, kwargs))}
         out = func(*args, **(kwargs or {}))
         for tensor in _tensors(out):
             storage = tensor.untyped_storage()
-            if storage._cdata not in given and storage._cdata not in self.alive:
-                self.alive[storage._cdata] = storage.nbytes()
+            if storage._cdata not in inputs and storage._cdata not in self.live:
+                self.live[storage._cdata] = storage.nbytes()
                 self.total += storage.nbytes()
                 self.peak = max(self.peak, self.total)
-                weakref.finalize(storage, self._forget, storage._cdata)
+                weakref.finalize(storage, self._release, storage._cdata)
         return out
 
-    def _forget(self, key: int) -> None:
-        self.total -= self.alive.pop(key, 0)
+    def _release(self, key: int) -> None:
+        self.total -= self.live.pop(key, 0)
 
 
 def _tensors(value: Any) -> list[Tensor]:

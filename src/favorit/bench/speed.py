@@ -1,7 +1,6 @@
-"""How fast mixers are here: forward, forward and backward, memory, time per token.
+"""The cost of mixers on this machine: time of forward and of forward+backward, memory, and both per token.
 
-Calls are timed in turn, so that whatever slows the machine slows them alike; `--explain` says which path each mixer
-took. Shapes: B batch, H heads, N tokens, D head width.
+Shapes: B batch, H heads, N tokens, D head width.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,19 +15,19 @@ from torch import Tensor
 
 from favorit import measure
 from favorit.attention import Mixer, build_mixer
-from favorit.bench.memory import check_fits, grows_with_square, peak_bytes
-from favorit.bench.spread import Spread, interleaved_with_limit
+from favorit.bench.memory import check_fits, fit_quadratic, peak_bytes
+from favorit.bench.timing import Stats, interleave_with_gemm
 from favorit.errors import FavoritError
-from favorit.files import write_atomically
 
-Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+AttentionFn = Callable[[Tensor, Tensor, Tensor], Tensor]
 Key = tuple[str, str, int]
+"""(name of a mixer or model, what is timed, tokens)"""
 
 FORWARD, TRAINING = "forward", "forward+backward"
-# Explicit weights of a check, for each head.
-MOST_CHECKED = 1 << 18
-# Token counts at which one image shows how memory grows: above every path of its own for short sequences, and small.
-PROBES = (2048, 4096)
+# Explicit weights per head that a check computes at most.
+MAX_CHECKED_WEIGHTS = 1 << 18
+# Token counts for extrapolating memory: small, but above those with a separate implementation for short sequences.
+PROBE_TOKENS = (2048, 4096)
 
 
 @dataclass(frozen=True)
@@ -44,8 +42,11 @@ class Size:
 
 @dataclass(frozen=True)
 class Cost:
-    """Milliseconds (median, quartiles, mean, deviation), microseconds and bytes of each token, the most bytes of
-    tensors alive at once, and the share of the matrix-product limit.
+    """What a call costs.
+
+    `median`, quartiles `low` and `high`, `mean` and `deviation` are milliseconds. `memory` is the peak of tensor
+    storage in bytes. Values per token are divided by all tokens of the batch. `gemm_share` is the achieved share of
+    the matrix-product limit. `path` names the implementation.
     """
 
     name: str
@@ -65,10 +66,10 @@ class Cost:
 
 @dataclass(frozen=True)
 class Scaling:
-    """From the first token count to the last: the largest over the smallest time of a token, and its largest memory
-    over the first's.
+    """How the cost of a token changes between the token counts `first` and `last`.
 
-    Memory that grows faster than tokens, as N x N does, is above 1; a part that does not grow at all makes it fall.
+    `time` is the largest time per token over the smallest. `memory` is the largest memory per token over that at
+    `first`: above 1 if memory grows faster than the tokens, below 1 if a part of it is constant.
     """
 
     name: str
@@ -80,9 +81,7 @@ class Scaling:
 
 
 def mixer_costs(specs: Iterable[str], sizes: Sequence[Size], *, repeats: int = 11) -> list[Cost]:
-    """Forward and forward+backward of mixers, each first checked against its explicit weights; a wrong one is not
-    timed.
-    """
+    """Forward and forward+backward of mixers. A mixer that differs from its explicit weights is an error."""
     calls: dict[Key, Callable[[], Any]] = {}
     paths: dict[Key, str] = {}
     flops: dict[Key, int] = {}
@@ -94,16 +93,17 @@ def mixer_costs(specs: Iterable[str], sizes: Sequence[Size], *, repeats: int = 1
         inputs = make_inputs(size)
         for spec in specs:
             mixer = build(spec, size)
-            check(spec, mixer, *inputs[:3])
+            check_weights(spec, mixer, *inputs[:3])
             for what, call in attention_calls(mixer, inputs).items():
                 calls[spec, what, size.tokens] = call
             paths[spec, TRAINING, size.tokens] = mixer.explain(*inputs[:3])
             forward_flops = measure.flops(mixer, *inputs[:3])[""]
-            flops[spec, FORWARD, size.tokens], flops[spec, TRAINING, size.tokens] = forward_flops, 3 * forward_flops
+            flops[spec, FORWARD, size.tokens] = forward_flops
+            flops[spec, TRAINING, size.tokens] = 3 * forward_flops
             with torch.no_grad():
                 paths[spec, FORWARD, size.tokens] = mixer.explain(*inputs[:3])
     batches = {size.tokens: size.batch for size in sizes}
-    times, limit = interleaved_with_limit(calls, repeats)
+    times, limit = interleave_with_gemm(calls, repeats)
     shares = {key: 1e3 * flops[key] / times[key].median / limit for key in calls}
     return [
         replace(cost(key, times[key], call, batches[key[2]], shares[key]), path=paths[key])
@@ -111,23 +111,24 @@ def mixer_costs(specs: Iterable[str], sizes: Sequence[Size], *, repeats: int = 1
     ]
 
 
-def cost(key: Key, times: Spread, call: Callable[[], Any], batch: int, gemm_share: float | None = None) -> Cost:
-    """What was measured of one call, and what that is for each token of the batch."""
+def cost(key: Key, times: Stats, call: Callable[[], Any], batch: int, gemm_share: float | None = None) -> Cost:
+    """The cost of a timed call. Its memory is measured here, by one more call."""
     memory, tokens = peak_bytes(call), batch * key[2]
-    figures = (times.median, times.low, times.high, times.mean, times.deviation)
-    return Cost(*key, *figures, 1e3 * times.median / tokens, memory, memory / tokens, gemm_share)
+    milliseconds = (times.median, times.low, times.high, times.mean, times.deviation)
+    return Cost(*key, *milliseconds, 1e3 * times.median / tokens, memory, memory / tokens, gemm_share)
 
 
 def scalings(costs: Iterable[Cost]) -> list[Scaling]:
-    """How evenly time and memory grow with tokens, for every name that was measured at several counts."""
+    """The scaling of time and memory for every name that was measured at several token counts."""
     groups: dict[tuple[str, str], list[Cost]] = {}
-    for one in costs:
-        groups.setdefault((one.name, one.what), []).append(one)
+    for each in costs:
+        groups.setdefault((each.name, each.what), []).append(each)
     found = []
     for (name, what), group in groups.items():
-        group.sort(key=lambda one: one.tokens)
-        times, memory = [one.microseconds_per_token for one in group], [one.bytes_per_token for one in group]
         if len(group) > 1:
+            group.sort(key=lambda each: each.tokens)
+            times = [each.microseconds_per_token for each in group]
+            memory = [each.bytes_per_token for each in group]
             growth = max(memory[1:]) / memory[0] if memory[0] else 1.0
             found.append(Scaling(name, what, group[0].tokens, group[-1].tokens, max(times) / min(times), growth))
     return found
@@ -139,73 +140,72 @@ def build(spec: str, size: Size) -> Mixer:
 
 
 def make_inputs(size: Size, device: str = "cpu") -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """q, k, v and a gradient of the output (B,H,N,D), in the layout of a packed projection: views of (B,N,H,D)."""
+    """Random q, k, v and output gradient (B,H,N,D), as views of (B,N,H,D): the layout of a packed projection."""
     shape = (size.batch, size.tokens, size.heads, size.head_dim)
     q, k, v = (torch.randn(shape, device=device).transpose(1, 2).requires_grad_() for _ in range(3))
     return q, k, v, torch.randn(shape, device=device).transpose(1, 2)
 
 
-def attention_calls(attend: Attend, inputs: tuple[Tensor, Tensor, Tensor, Tensor]) -> dict[str, Callable[[], Any]]:
-    """What is timed of one attention: forward without gradients, and forward with backward."""
-    return {FORWARD: partial(forward, attend, *inputs[:3]), TRAINING: partial(_both, attend, *inputs)}
+def attention_calls(
+    attention: AttentionFn, inputs: tuple[Tensor, Tensor, Tensor, Tensor]
+) -> dict[str, Callable[[], Any]]:
+    """The timed calls of an attention: forward without gradients, and forward with backward."""
+    return {
+        FORWARD: partial(run_forward, attention, *inputs[:3]),
+        TRAINING: partial(_run_forward_backward, attention, *inputs),
+    }
 
 
 def check_memory(spec: str, size: Size) -> None:
-    """An error before anything large is allocated, from what one image of few tokens needs to be trained and to be
-    checked.
-    """
-    small, large = PROBES if size.tokens > PROBES[-1] else (-(-size.tokens // 2), size.tokens)
+    """Raises an error before anything large is allocated, extrapolating from measurements with few tokens."""
+    small, large = PROBE_TOKENS if size.tokens > PROBE_TOKENS[-1] else (-(-size.tokens // 2), size.tokens)
 
-    def of_one_image(tokens: int) -> tuple[float, int]:
-        # Of two images: what a mixer copies for each image of a batch, it does not copy for a single one.
-        few = replace(size, batch=min(size.batch, 2), tokens=tokens)
-        inputs, mixer = make_inputs(few), build(spec, few)
+    def image_bytes(tokens: int) -> tuple[float, int]:
+        """Bytes to train one image, and to check one."""
+        # Measured with two images: a single one needs no copy of what a mixer expands over the batch.
+        probe = replace(size, batch=min(size.batch, 2), tokens=tokens)
+        inputs, mixer = make_inputs(probe), build(spec, probe)
         training = 4 * inputs[0].nbytes + peak_bytes(attention_calls(mixer, inputs)[TRAINING])
-        return training / few.batch, peak_bytes(partial(check, spec, mixer, *(x[:1] for x in inputs[:3])))
+        checking = peak_bytes(partial(check_weights, spec, mixer, *(x[:1] for x in inputs[:3])))
+        return training / probe.batch, checking
 
     training, checking = (
-        grows_with_square(small, at_small, large, at_large)
-        for at_small, at_large in zip(of_one_image(small), of_one_image(large), strict=True)
+        fit_quadratic(small, at_small, large, at_large)
+        for at_small, at_large in zip(image_bytes(small), image_bytes(large), strict=True)
     )
-    # All images are trained at once; explicit weights are made for one.
+    # The whole batch is trained at once; explicit weights are computed for one image.
     check_fits("tokens", size.tokens, lambda tokens: max(size.batch * training(tokens), checking(tokens)))
 
 
-def check(spec: str, mixer: Mixer, q: Tensor, k: Tensor, v: Tensor) -> None:
-    """weights @ v == forward for the first image and as many of its queries as keep the weights small.
+def check_weights(spec: str, mixer: Mixer, q: Tensor, k: Tensor, v: Tensor) -> None:
+    """Raises an error unless weights @ v == forward, for the first image and as many queries as keep the weights small.
 
-    Of the whole batch, with gradients and without: that is what is timed, and a smaller one may take another path.
+    The forward runs on the whole batch, with and without gradients, as it is timed: a smaller batch may take another
+    implementation.
     """
-    few = q[:1, :, : max(1, MOST_CHECKED // k.shape[-2])]
+    queries = q[:1, :, : max(1, MAX_CHECKED_WEIGHTS // k.shape[-2])]
     with torch.no_grad():
-        exact = mixer.weights(few, k[:1]) @ v[:1]
-    for mode in (torch.no_grad, torch.enable_grad):
-        with mode():
-            error = (mixer(q, k, v)[:1, :, : few.shape[-2]] - exact).abs().max().item()
+        exact = mixer.weights(queries, k[:1]) @ v[:1]
+    for grad_mode in (torch.no_grad, torch.enable_grad):
+        with grad_mode():
+            error = (mixer(q, k, v)[:1, :, : queries.shape[-2]] - exact).abs().max().item()
         if not error < 1e-4:
             raise FavoritError(f"{spec} differs from its explicit weights by {error:.1e}: no speed is reported for it")
 
 
-def write_csv(rows: Sequence[Any], path: Path) -> None:
-    """Dataclasses of one kind as a table, one row each."""
-    import pandas
-
-    write_atomically(path, lambda temporary: pandas.DataFrame(rows).to_csv(temporary, index=False))
-
-
-def forward(function: Callable[..., Tensor], *inputs: Tensor) -> None:
+def run_forward(function: Callable[..., Tensor], *inputs: Tensor) -> None:
     """One call without gradients."""
     with torch.no_grad():
         function(*inputs)
-    wait(inputs[0])
+    _synchronize(inputs[0])
 
 
-def _both(attend: Attend, q: Tensor, k: Tensor, v: Tensor, grad: Tensor) -> None:
-    torch.autograd.grad(attend(q, k, v), (q, k, v), grad, allow_unused=True)
-    wait(q)
+def _run_forward_backward(attention: AttentionFn, q: Tensor, k: Tensor, v: Tensor, grad: Tensor) -> None:
+    torch.autograd.grad(attention(q, k, v), (q, k, v), grad, allow_unused=True)
+    _synchronize(q)
 
 
-def wait(x: Tensor) -> None:
-    """Returns when the device of x has done all that it was asked to; a CPU always has."""
+def _synchronize(x: Tensor) -> None:
+    """Waits for the device of x; a CPU has always finished."""
     if x.device.type != "cpu":
         torch.accelerator.synchronize()

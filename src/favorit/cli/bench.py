@@ -1,4 +1,4 @@
-"""`favorit bench`: what this machine does."""
+"""`favorit bench`: benchmarks on this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`favorit bench busy`: what one busy process costs a training step."""
+"""`favorit bench busy`: the slowdown of a training step next to one busy process."""
 
 from __future__ import annotations
 
@@ -11,37 +11,39 @@ import typer
 
 def busy(
     preset: Annotated[
-        str | None, typer.Option(help="A model; vit-64 with relu(m=64) in all layers without it.", metavar="PRESET")
+        str | None, typer.Option(help="A model. Default: vit-64 with relu(m=64) in all layers.", metavar="PRESET")
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", help="A field of the model, as model.key=value. Repeatable.", metavar="FIELD=VALUE"),
+        typer.Option("--set", help="A field of the model, such as model.depth=2. Repeatable.", metavar="FIELD=VALUE"),
     ] = None,
-    batch: Annotated[int, typer.Option(min=1, help="Images of a batch.")] = 128,
-    steps: Annotated[int, typer.Option(min=1, help="Training steps of a turn.")] = 8,
-    repeats: Annotated[int, typer.Option(min=1, help="Turns of each setting.")] = 5,
+    batch: Annotated[int, typer.Option(min=1, help="Batch size.")] = 128,
+    steps: Annotated[int, typer.Option(min=1, help="Training steps per round.")] = 8,
+    repeats: Annotated[int, typer.Option(min=1, help="Rounds.")] = 5,
     as_json: Annotated[bool, typer.Option("--json", help="End with one line of JSON.")] = False,
 ) -> None:
-    """Time a training step on the quiet machine and next to one busy process: one thread, favorit's setting, and
-    default spinning.
+    """Time a training step on a quiet machine and next to one busy process.
 
-    Each setting has its own process; they take turns. Example: [bold]favorit bench busy --preset vit-64 --batch
-    64[/bold]
+    Three settings are compared: one thread, favorit's setting, and default spinning of OpenMP threads. They run in
+    separate processes, which are timed interleaved.
+
+    Example: [bold]favorit bench busy --preset vit-64 --batch 64[/bold]
     """
     from favorit import measure
     from favorit.bench.busy import BUSY_TARGET, QUIET_TARGET, slowdowns, verdict
     from favorit.cli.columns import write_columns
     from favorit.cli.console import open_console
-    from favorit.cli.measuring import alone
+    from favorit.cli.machine import reserve_machine
     from favorit.cli.settings import parse_settings
-    from favorit.model import preset as find
+    from favorit.model import preset as preset_config
     from favorit.model.outline import check_memory
 
-    usual = {"layout": "all_performer", "performer": "relu(m=64)"} if preset is None else {}
-    model = find(preset or "vit-64").replace(**{**usual, **parse_settings(settings or [], ("model",))["model"]})
+    defaults = {"layout": "all_performer", "performer": "relu(m=64)"} if preset is None else {}
+    changes = parse_settings(settings or [], ("model",))["model"]
+    model = preset_config(preset or "vit-64").replace(**{**defaults, **changes})
     check_memory(model)
     console = open_console(stderr=as_json)
-    with alone(console) as watch:
+    with reserve_machine(console) as monitor:
         found = slowdowns(model, batch, steps=steps, repeats=repeats)
     machine = measure.fingerprint()
     titles = ("setting", "quiet ms", "busy ms", "quiet / default", "busy / one thread")
@@ -55,11 +57,16 @@ def busy(
         ]
         for each in found
     ]
-    heading = f"a training step, batch {batch}, {machine['threads']} threads, {machine['processor']}; median of {repeats} turns of {steps}"
+    heading = (
+        f"training step, batch {batch}, {machine['threads']} threads, {machine['processor']}; "
+        f"median of {repeats} rounds of {steps} steps"
+    )
     write_columns(titles, rows, right=titles[1:], heading=heading, err=as_json)
-    disturbed = watch.load is not None and watch.load.note is not None
+    disturbed = monitor.load is not None and monitor.load.note is not None
     console.print(
-        verdict(found) + ("; unreliable, as other processes ran" if disturbed else ""), markup=False, soft_wrap=True
+        verdict(found) + ("; unreliable: other processes were running" if disturbed else ""),
+        markup=False,
+        soft_wrap=True,
     )
     if as_json:
         targets = {"quiet": QUIET_TARGET, "busy": BUSY_TARGET}
@@ -67,6 +74,6 @@ def busy(
             "environment": machine,
             "settings": [asdict(each) for each in found],
             "targets": targets,
-            "foreign_load": watch.json,
+            "foreign_load": monitor.json,
         }
         typer.echo(json.dumps(report))

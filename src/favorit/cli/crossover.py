@@ -1,4 +1,4 @@
-"""`favorit bench crossover`: from how many tokens on linear attention pays here."""
+"""`favorit bench crossover`: the token count from which linear attention pays on this machine."""
 
 from __future__ import annotations
 
@@ -17,61 +17,64 @@ if TYPE_CHECKING:
 
 def crossover(
     mixers: Annotated[
-        list[str] | None, typer.Option("--mixer", help="A mixer, such as 'relu(m=64)'. Repeatable.", metavar="SPEC")
+        list[str] | None,
+        typer.Option(
+            "--mixer", help="A mixer. Default: relu, 'relu(m=64)' and 'favor(m=64)'. Repeatable.", metavar="SPEC"
+        ),
     ] = None,
-    batch: Annotated[int, typer.Option(min=1, help="Images of a batch.")] = 64,
+    batch: Annotated[int, typer.Option(min=1, help="Batch size.")] = 64,
     heads: Annotated[int, typer.Option(min=1, help="Heads.")] = 4,
     head_dim: Annotated[int, typer.Option(min=1, help="Head width.")] = 32,
     tokens: Annotated[
-        list[int] | None, typer.Option(min=1, help="A token count of the grid; a usual grid without it. Repeatable.")
+        list[int] | None, typer.Option(min=1, help="A token count to measure, instead of the default grid. Repeatable.")
     ] = None,
-    most_tokens: Annotated[int, typer.Option(min=2, help="Where the usual grid ends.")] = 1024,
-    image: Annotated[int, typer.Option(min=1, help="Side of the images that advice is for, in pixels.")] = 224,
-    patch: Annotated[int, typer.Option(min=1, help="Side of their patches.")] = 8,
-    repeats: Annotated[int, typer.Option(min=1, help="Timed repetitions, in turn.")] = 7,
-    device: Annotated[str, typer.Option(help="cpu; others, such as cuda, were never run here.")] = "cpu",
+    most_tokens: Annotated[int, typer.Option(min=2, help="The largest token count of the default grid.")] = 1024,
+    image: Annotated[int, typer.Option(min=1, help="Image side in pixels, for the advice.")] = 224,
+    patch: Annotated[int, typer.Option(min=1, help="Patch side in pixels, for the advice.")] = 8,
+    repeats: Annotated[int, typer.Option(min=1, help="Timed repetitions, interleaved.")] = 7,
+    device: Annotated[str, typer.Option(help="cpu; other devices, such as cuda, are unverified.")] = "cpu",
     out: Annotated[
         Path | None, typer.Option(help="Also write all times and memory as CSV.", metavar="FILE.csv")
     ] = None,
-    figure: Annotated[Path | None, typer.Option(help="Also draw the ratios over tokens.", metavar="FILE.png")] = None,
+    figure: Annotated[
+        Path | None, typer.Option(help="Also draw the ratios against tokens.", metavar="FILE.png")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="End with one line of JSON.")] = False,
 ) -> None:
-    """Find the token count at which each linear mixer overtakes torch's softmax (SDPA): forward, training, and memory
-    of training.
+    """Find the token count from which linear mixers need less time, or less memory, than torch's fused softmax (SDPA).
 
     Examples: [bold]favorit bench crossover --figure crossover.png[/bold],
     [bold]favorit bench crossover --batch 1 --mixer relu --mixer "favor(m=64)" --image 32 --patch 2[/bold]
     """
     from favorit import measure
-    from favorit.bench.approximation_figure import save
-    from favorit.bench.crossover import advice, crossings, grid_to, measure_points
+    from favorit.bench.crossover import advice, crossings, default_grid, measure_points
     from favorit.bench.crossover_figure import draw, panels
-    from favorit.bench.speed import write_csv
     from favorit.cli.console import check_pictures, check_places, open_console
-    from favorit.cli.measuring import alone
+    from favorit.cli.machine import reserve_machine
     from favorit.cli.progress import long_work
     from favorit.errors import FavoritError
+    from favorit.export import save_figure, write_csv
     from favorit.process import keep_large_buffers
 
     if image % patch:
-        raise FavoritError(f"--patch {patch} does not divide --image {image}: choose one that does")
+        raise FavoritError(f"--patch {patch} does not divide --image {image}: give a divisor")
     advised = 1 + (image // patch) ** 2
     if advised > most_tokens:
         raise FavoritError(
-            f"--image {image} --patch {patch} makes {advised} tokens, more than --most-tokens {most_tokens}: raise that, or choose others"
+            f"--image {image} --patch {patch} gives {advised} tokens, more than --most-tokens {most_tokens}: "
+            f"raise --most-tokens"
         )
-    grid = sorted({*tokens, advised}) if tokens else grid_to(most_tokens, advised)
+    grid = sorted({*tokens, advised}) if tokens else default_grid(most_tokens, advised)
     check_places(out=out)
     check_pictures(figure=figure)
     keep_large_buffers()
     console = open_console(stderr=as_json)
     points: list[Point] = []
     sizes = dict(batch=batch, heads=heads, head_dim=head_dim, repeats=repeats)
-    with alone(console) as watch, long_work(console, "measuring") as listen:
-        for done, found in enumerate(
-            measure_points(mixers or ["relu", "relu(m=64)", "favor(m=64)"], grid, **sizes, device=device), 1
-        ):
-            points += found
+    compared = mixers or ["relu", "relu(m=64)", "favor(m=64)"]
+    with reserve_machine(console) as monitor, long_work(console, "measuring") as listen:
+        for done, measured in enumerate(measure_points(compared, grid, **sizes, device=device), 1):
+            points += measured
             listen(sum(grid[:done]), sum(grid))
     machine = measure.fingerprint()
     size = f"batch {batch}, {heads} heads of {head_dim}"
@@ -82,15 +85,17 @@ def crossover(
     if out is not None:
         write_csv(points, out)
     if figure is not None:
-        save(draw(panels(points), title), figure)
+        save_figure(draw(panels(points), title), figure)
     if as_json:
-        found_json = {
-            "crossings": [asdict(found) for found in crossings(points)],
+        report = {
+            "environment": machine,
+            **sizes,
+            "advice": sentence,
+            "crossings": [asdict(crossing) for crossing in crossings(points)],
             "points": [asdict(point) for point in points],
+            "foreign_load": monitor.json,
         }
-        typer.echo(
-            json.dumps({"environment": machine, **sizes, "advice": sentence, **found_json, "foreign_load": watch.json})
-        )
+        typer.echo(json.dumps(report))
 
 
 def _table(title: str, found: list[Crossing], grid: list[int]) -> Table:

@@ -1,4 +1,4 @@
-"""`favorit doctor`: what the attention of a trained model does, and what could stand in for it."""
+"""`favorit doctor`: statistics of the attention of a trained model, and which mixer could replace it."""
 
 from __future__ import annotations
 
@@ -13,49 +13,53 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from favorit.bench.doctor_tally import Finding
+    from favorit.bench.doctor.layer_stats import Finding
 
 
 def doctor(
-    run: Annotated[Path, typer.Argument(help="A run's folder, such as runs/0123456789abcdef.", metavar="RUN")],
+    run: Annotated[Path, typer.Argument(help="Folder of a run, such as runs/0123456789abcdef.", metavar="RUN")],
     images: Annotated[
-        int, typer.Option(help="Validation images to look at (test images where the run set none aside).")
+        int, typer.Option(help="Number of validation images (test images if the run has no validation set).")
     ] = 64,
     data_dir: Annotated[
-        Path | None, typer.Option(help="Where data sets are; else FAVORIT_DATA, else the user's cache.")
+        Path | None, typer.Option(help="Data directory. Default: FAVORIT_DATA, else the user's cache directory.")
     ] = None,
-    m: Annotated[str, typer.Option(help="Numbers of features to try favor with.", metavar="M,M,...")] = "64,128,256",
-    heads: Annotated[bool, typer.Option("--heads", help="Show a row for each head too.")] = False,
+    m: Annotated[str, typer.Option(help="Feature counts to try favor with.", metavar="M,M,...")] = "64,128,256",
+    heads: Annotated[bool, typer.Option("--heads", help="Also show a row for each head.")] = False,
     out: Annotated[
-        Path | None, typer.Option(help="Also write the numbers of every head as CSV.", metavar="FILE.csv")
+        Path | None, typer.Option(help="Also write the statistics of all heads as CSV.", metavar="FILE.csv")
     ] = None,
-    figure: Annotated[Path | None, typer.Option(help="Also draw layers and heads.", metavar="FILE.png")] = None,
+    figure: Annotated[Path | None, typer.Option(help="Also draw maps of layers and heads.", metavar="FILE.png")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="End with one line of JSON.")] = False,
 ) -> None:
-    """Look at the attention of a trained model, layer by layer and head by head: lengths of q and k, entropy, effective
-    rank, the error of linear kernels to softmax beside uniform averaging, and what to do.
+    """Analyse the attention of a trained model by layer and head.
+
+    Reports norms of q and k, entropy, effective rank, and the error of linear kernels and of uniform averaging relative
+    to softmax, with advice for each layer.
 
     Examples: [bold]favorit doctor runs/0123456789abcdef[/bold],
     [bold]favorit doctor runs/0123456789abcdef --m 32,64,128 --out heads.csv --figure heads.png[/bold]
     """
-    from favorit.bench.approximation_figure import save
-    from favorit.bench.doctor import diagnose
-    from favorit.bench.doctor_advice import advise, summarise
-    from favorit.bench.doctor_figure import draw, grids
-    from favorit.bench.speed import write_csv
-    from favorit.cli.approximation import numbers
+    from favorit.bench.doctor.advice import advise, summarise
+    from favorit.bench.doctor.diagnosis import diagnose
+    from favorit.bench.doctor.figure import draw, grids
+    from favorit.cli.approximation import parse_counts
     from favorit.cli.console import check_pictures, check_places, open_console
     from favorit.cli.progress import long_work
+    from favorit.export import save_figure, write_csv
 
     check_places(out=out)
     check_pictures(figure=figure)
     console = open_console(stderr=as_json)
     with long_work(console, "layers") as listen:
-        findings = diagnose(run, images=images, data_dir=data_dir, counts=numbers("--m", m), listen=listen)
+        findings = diagnose(run, images=images, data_dir=data_dir, counts=parse_counts("--m", m), listen=listen)
     whole = [finding for finding in findings if finding.head is None]
     for table in _tables(run.name, findings if heads else whole):
         console.print(table, "", markup=False)
-    legend = "|q||k|/sqrt(D) bounds the logits: mean (95 %). Entropy: 1 is uniform. Rank: effective, of softmax and of its own weights."
+    legend = (
+        "|q||k|/sqrt(D): upper bound of the logits, mean (95 % quantile). entropy: of the softmax weights, 1 is "
+        "uniform. rank, own rank: effective rank of the softmax weights and of the layer's own weights."
+    )
     console.print(legend, "", soft_wrap=True, sep="\n")
     for each in map(advise, whole):
         console.print(f"layer {each.layer}: {each.verdict} ({each.reason})", markup=False, soft_wrap=True)
@@ -65,38 +69,42 @@ def doctor(
     if out is not None:
         write_csv([finding.row() for finding in findings], out)
     if figure is not None:
-        save(draw(grids(findings), f"Attention of {run.name}, layer by layer and head by head"), figure)
+        save_figure(draw(grids(findings), f"Attention of {run.name} by layer and head"), figure)
     if as_json:
-        advice = [asdict(advise(layer)) for layer in whole]
-        found = [asdict(finding) for finding in findings]
-        typer.echo(json.dumps({"run": str(run), "findings": found, "advice": advice, "summary": summarise(findings)}))
+        report = {
+            "run": str(run),
+            "findings": [asdict(finding) for finding in findings],
+            "advice": [asdict(advise(layer)) for layer in whole],
+            "summary": summarise(findings),
+        }
+        typer.echo(json.dumps(report))
 
 
 def _tables(run: str, findings: Sequence[Finding]) -> Iterator[Table]:
-    """What the weights are like, then the errors: each narrow enough for most screens."""
-    from favorit.bench.doctor_tally import OWN
+    """A table of statistics and one of errors; two tables fit on a narrow terminal."""
+    from favorit.bench.doctor.layer_stats import OWN
     from favorit.cli.console import open_table
 
     first = findings[0]
-    names = dict.fromkeys((OWN, *first.errors))
+    mixers = dict.fromkeys((OWN, *first.errors))
     by_head = {"head": "right"} if len({finding.head for finding in findings}) > 1 else {}
-    numbers = dict.fromkeys(("|q|", "|k|", "|q||k|/sqrt(D)", "entropy", "rank", "own_rank"), "right")
-    state = open_table(
+    columns = dict.fromkeys(("|q|", "|k|", "|q||k|/sqrt(D)", "entropy", "rank", "own_rank"), "right")
+    statistics = open_table(
         f"{run}: {first.tokens} tokens, heads of width {first.head_dim}",
         layer="right",
         **by_head,
         mixer="left",
-        **numbers,
+        **columns,
     )
-    # With a space in place of the bracket a narrow screen breaks the name there.
-    titles = {name.replace("(", " ").rstrip(")"): "right" for name in names}
-    errors = open_table("error to softmax on the same q and k", layer="right", **by_head, **titles)
+    # A space instead of the parenthesis, where a narrow terminal can break the line.
+    titles = {name.replace("(", " ").rstrip(")"): "right" for name in mixers}
+    errors = open_table("error relative to softmax on the same q and k", layer="right", **by_head, **titles)
     for finding in findings:
-        place = (str(finding.layer), str(finding.head or "all")) if by_head else (str(finding.layer),)
-        norms = (f"{finding.q_norm:.1f}", f"{finding.k_norm:.1f}", f"{finding.length:.1f} ({finding.length_95:.1f})")
-        state.add_row(
-            *place, finding.mixer, *norms, f"{finding.entropy:.2f}", f"{finding.rank:.1f}", f"{finding.own_rank:.1f}"
-        )
-        errors.add_row(*place, *(f"{finding.errors[name]:.3f}" for name in names))
-    yield state
+        label = (str(finding.layer), str(finding.head or "all")) if by_head else (str(finding.layer),)
+        norms = (f"{finding.q_norm:.1f}", f"{finding.k_norm:.1f}")
+        bound = f"{finding.logit_bound:.1f} ({finding.logit_bound_95:.1f})"
+        ranks = (f"{finding.rank:.1f}", f"{finding.own_rank:.1f}")
+        statistics.add_row(*label, finding.mixer, *norms, bound, f"{finding.entropy:.2f}", *ranks)
+        errors.add_row(*label, *(f"{finding.errors[name]:.3f}" for name in mixers))
+    yield statistics
     yield errors

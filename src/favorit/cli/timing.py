@@ -1,4 +1,4 @@
-"""Timing the steps of a plan, with a word about which is timed."""
+"""Times the training steps of a study plan, with a progress line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def time_plan(plan: Plan, states: list[State], workers: int) -> dict[str, float]:
-    """Seconds that are left of each point that is not over, by name."""
+    """The estimated remaining seconds of each unfinished point, by name."""
     import torch
 
     from favorit.cli.console import open_console

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from favorit.data.images import DataSet
 from favorit.data.show import SAMPLES_SHOWN, Picture, picture
-from favorit.errors import FavoritError
+from favorit.export import save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -62,12 +63,9 @@ def save_picture(
 ) -> None:
     """Writes the picture of a data set to a file; the suffix decides the format."""
     figure = draw(picture(dataset, augment, patch, seed))
-    try:
-        with warnings.catch_warnings():  # letters that the font lacks are drawn as boxes
-            warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-            figure.savefig(path, dpi=110)
-    except (OSError, ValueError) as error:
-        raise FavoritError(f"cannot write {path}: {error}".partition("\n")[0]) from None
+    with warnings.catch_warnings():  # letters that the font lacks are drawn as boxes
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        save_figure(figure, Path(path))
 
 
 def _draw_samples(axes: Axes, content: Picture) -> None:

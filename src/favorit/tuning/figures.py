@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from favorit.files import write_atomically
+from favorit.export import save_figure
 from favorit.tuning.result import TuneResult
 
 
@@ -42,12 +42,10 @@ def weights(result: TuneResult) -> list[tuple[str, list[float]]]:
 
 def draw(result: TuneResult, file: Path) -> None:
     """Both panels as a PNG."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(11, 4), layout="constrained")
-    FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2)
     found = course(result)
     for points, marker, label in ((found.complete, "o", "complete"), (found.pruned, "x", "pruned")):
@@ -70,4 +68,4 @@ def draw(result: TuneResult, file: Path) -> None:
         right.set_axis_off()
     if len(result.objectives) > 1 and shares:
         right.legend(fontsize="small")
-    write_atomically(file, lambda temporary: figure.savefig(temporary, format="png", dpi=150))
+    save_figure(figure, file, dpi=150)

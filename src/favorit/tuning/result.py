@@ -11,6 +11,7 @@ from optuna.importance import FanovaImportanceEvaluator, get_param_importances
 from optuna.trial import FrozenTrial, TrialState
 
 from favorit.config import RunConfig
+from favorit.export import write_csv
 from favorit.files import write_atomically
 from favorit.tuning.plan import Plan
 from favorit.tuning.worker import STATES, is_alive
@@ -127,8 +128,6 @@ def write_best(result: TuneResult, file: Path) -> None:
 
 def write_front(result: TuneResult, file: Path) -> None:
     """The front as a table: objectives, latency of a batch, run and fields of each trial."""
-    import pandas
-
     rows = [
         {
             "trial": trial.number,
@@ -139,4 +138,4 @@ def write_front(result: TuneResult, file: Path) -> None:
         }
         for trial in result.front
     ]
-    write_atomically(file, lambda temporary: pandas.DataFrame(rows).to_csv(temporary, index=False))
+    write_csv(rows, file)

@@ -1,4 +1,4 @@
-"""The figure of `favorit doctor`: layers x heads. `grids` computes what is shown, `draw` draws it."""
+"""The figure of `favorit doctor`: maps of layers x heads. `grids` computes the data, `draw` draws it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from favorit.bench.approximation import UNIFORM
-from favorit.bench.doctor_advice import LITTLE, ROUNDING
-from favorit.bench.doctor_tally import OWN, SWEPT, Finding
+from favorit.bench.doctor.advice import MIN_EFFECT, ROUNDING
+from favorit.bench.doctor.layer_stats import OWN, SWEPT, Finding
 from favorit.spec import parse
 
 if TYPE_CHECKING:
@@ -19,28 +19,29 @@ if TYPE_CHECKING:
 
 Grid = tuple[tuple[float, ...], ...]
 
-# A kernel ten times worse than uniform averaging, or ten times better, has the strongest colour.
-WIDEST = 10.0
+# The colour scale ends at errors ten times smaller and ten times larger than uniform's.
+MAX_RATIO = 10.0
 
 
 @dataclass(frozen=True)
 class Grids:
-    """Rows are layers, columns heads: the error of the model's own mixers and of `kernel`, each over that of uniform
-    averaging, and the mean of |q||k|/sqrt(D).
+    """Rows are layers, columns are heads.
 
-    `own` is None where every mixer is softmax; `idle` heads lose so little by averaging that ratios mean nothing.
+    `own` and `relative` are the errors of the model's own mixers and of `kernel`, divided by that of uniform averaging;
+    `own` is None if all mixers are softmax. `logit_bounds` are means of |q||k|/sqrt(D). In `idle` heads, averaging
+    changes the output so little that the ratios are meaningless.
     """
 
     kernel: str
     mixers: tuple[str, ...]
     own: Grid | None
     relative: Grid
-    lengths: Grid
+    logit_bounds: Grid
     idle: tuple[tuple[bool, ...], ...]
 
 
 def grids(findings: Sequence[Finding]) -> Grids:
-    """What the figure shows."""
+    """The data of the figure."""
     whole = [finding for finding in findings if finding.head is None]
     swept = [name for name in whole[0].errors if parse(name).name == SWEPT]
     kernel = max(swept, key=lambda name: parse(name).kwargs["m"])
@@ -57,45 +58,48 @@ def grids(findings: Sequence[Finding]) -> Grids:
         mixers=tuple(layer.mixer for layer in whole),
         own=relative(OWN) if any(layer.errors[OWN] >= ROUNDING for layer in whole) else None,
         relative=relative(kernel),
-        lengths=tuple(tuple(head.length for head in row) for row in rows),
-        idle=tuple(tuple(head.errors[UNIFORM] < LITTLE for head in row) for row in rows),
+        logit_bounds=tuple(tuple(head.logit_bound for head in row) for row in rows),
+        idle=tuple(tuple(head.errors[UNIFORM] < MIN_EFFECT for head in row) for row in rows),
     )
 
 
 def draw(content: Grids, title: str) -> Figure:
-    """Maps side by side, each cell with its number."""
+    """The maps in a row, with the value in each cell."""
     from matplotlib.colors import LogNorm, Normalize
     from matplotlib.figure import Figure
 
-    layers, heads = len(content.mixers), len(content.lengths[0])
-    errors = {f"error of {content.kernel}, uniform = 1": content.relative}
+    layers, heads = len(content.mixers), len(content.logit_bounds[0])
+    errors = {f"{content.kernel}: error / uniform's": content.relative}
     if content.own is not None:
-        errors = {"error of its own mixers, uniform = 1": content.own, **errors}
-    # A title needs three inches, however few heads there are.
+        errors = {"own mixers: error / uniform's": content.own, **errors}
+    # At least 3.4 inches per map, the width of its title.
     width = 2.0 + (len(errors) + 1) * max(3.4, 0.7 * heads + 1.2)
     figure = Figure(figsize=(width, 2.2 + 0.55 * layers), layout="constrained")
     figure.suptitle(title, fontsize=13, fontweight="bold", x=0.01, ha="left")
     *first, last = figure.subplots(1, len(errors) + 1, sharey=True)
     left = first[0]
     for axes, (name, values) in zip(first, errors.items(), strict=True):
-        ratio = _map(figure, axes, values, name, "RdBu_r", LogNorm(1 / WIDEST, WIDEST), content.idle)
+        ratio = _map(figure, axes, values, name, "RdBu_r", LogNorm(1 / MAX_RATIO, MAX_RATIO), content.idle)
         ratio.set_ticks([0.1, 0.3, 1, 3, 10], labels=["0.1", "0.3", "1", "3", "10"])
         ratio.ax.minorticks_off()
-    longest = max(max(row) for row in content.lengths)
+    largest = max(max(row) for row in content.logit_bounds)
     _map(
         figure,
         last,
-        content.lengths,
+        content.logit_bounds,
         "mean of |q||k|/sqrt(D)",
         "viridis",
-        Normalize(0, longest),
+        Normalize(0, largest),
         ((False,) * heads,) * layers,
     )
-    left.set_yticks(range(layers), [f"{number}  {mixer}" for number, mixer in enumerate(content.mixers, 1)])
+    left.set_yticks(range(layers), [f"{layer}  {mixer}" for layer, mixer in enumerate(content.mixers, 1)])
     left.set_ylabel("layer")
     if any(any(row) for row in content.idle):
         figure.supxlabel(
-            f"grey: averaging all values changes the output by less than {LITTLE:.0%}", fontsize=9, x=0.01, ha="left"
+            f"grey: averaging all values changes the output by less than {MIN_EFFECT:.0%}",
+            fontsize=9,
+            x=0.01,
+            ha="left",
         )
     return figure
 
@@ -103,7 +107,7 @@ def draw(content: Grids, title: str) -> Figure:
 def _map(
     figure: Figure, axes: Axes, values: Grid, title: str, colours: str, norm: Normalize, grey: Sequence[Sequence[bool]]
 ) -> Colorbar:
-    """Cells coloured by their values, with the values on them."""
+    """Draws cells coloured by value, with the value in each; cells in `grey` are grey."""
     import numpy as np
 
     shown = np.ma.masked_array(values, np.array(grey))
@@ -113,7 +117,7 @@ def _map(
         if grey[row][column]:
             continue
         red, green, blue, _ = image.cmap(norm(max(value, norm.vmin or value)))
-        ink = "black" if 0.3 * red + 0.59 * green + 0.11 * blue > 0.55 else "white"
+        text_colour = "black" if 0.3 * red + 0.59 * green + 0.11 * blue > 0.55 else "white"
         axes.text(
             column,
             row,
@@ -121,7 +125,7 @@ def _map(
             ha="center",
             va="center",
             fontsize=9,
-            color=ink,
+            color=text_colour,
         )
     axes.set_xticks(range(shown.shape[1]), [str(head) for head in range(1, shown.shape[1] + 1)])
     axes.set_xlabel("head")

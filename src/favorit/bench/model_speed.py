@@ -1,6 +1,4 @@
-"""How fast whole models are here: a training step and inference, and the share of the machine's matrix-product
-limit.
-"""
+"""The cost of whole models on this machine: a training step and inference."""
 
 from __future__ import annotations
 
@@ -16,8 +14,8 @@ from torch.nn import functional as F
 
 from favorit import measure
 from favorit.bench.memory import check_fits, peak_bytes
-from favorit.bench.speed import Cost, Key, cost, forward
-from favorit.bench.spread import interleaved_with_limit
+from favorit.bench.speed import Cost, Key, cost, run_forward
+from favorit.bench.timing import interleave_with_gemm
 from favorit.config import ModelConfig
 from favorit.model import LAYOUTS, create_model
 from favorit.model.outline import check_memory
@@ -27,7 +25,7 @@ STEP, INFERENCE = "training step", "inference"
 
 
 def model_costs(models: dict[str, ModelConfig], batch: int, *, repeats: int = 7) -> list[Cost]:
-    """A whole training step (loss, backward, AdamW) and inference of models."""
+    """The costs of a training step (loss, backward, AdamW) and of inference for each model."""
     calls: dict[Key, Callable[[], Any]] = {}
     flops: dict[Key, int] = {}
     paths: dict[Key, str] = {}
@@ -37,31 +35,33 @@ def model_costs(models: dict[str, ModelConfig], batch: int, *, repeats: int = 7)
         (optimizer,) = adamw(model, lr=1e-6, weight_decay=0.0)
 
         step = partial(training_step, model, optimizer)
-        _check_memory(step, config, batch)
-        images, labels = _examples(config, batch)
+        _check_batch_fits(step, config, batch)
+        images, labels = _random_batch(config, batch)
         calls[name, STEP, model.tokens] = partial(step, images, labels)
-        calls[name, INFERENCE, model.tokens] = partial(forward, model, images)
+        calls[name, INFERENCE, model.tokens] = partial(run_forward, model, images)
         paths[name, STEP, model.tokens] = _by_layers(model.paths(batch))
         with torch.no_grad():
             paths[name, INFERENCE, model.tokens] = _by_layers(model.paths(batch))
-        of_batch = batch * measure.flops(model, images[:1])[""]
-        flops[name, STEP, model.tokens], flops[name, INFERENCE, model.tokens] = 3 * of_batch, of_batch
-    times, limit = interleaved_with_limit(calls, repeats)
+        batch_flops = batch * measure.flops(model, images[:1])[""]
+        flops[name, STEP, model.tokens] = 3 * batch_flops
+        flops[name, INFERENCE, model.tokens] = batch_flops
+    times, limit = interleave_with_gemm(calls, repeats)
     shares = {key: 1e3 * flops[key] / times[key].median / limit for key in calls}
     return [replace(cost(key, times[key], call, batch, shares[key]), path=paths[key]) for key, call in calls.items()]
 
 
 def _by_layers(paths: list[str]) -> str:
     """['a', 'a', 'b'] -> 'layers 1-2: a; layer 3: b'."""
-    said = []
+    ranges = []
     for path, group in groupby(enumerate(paths, 1), key=lambda numbered: numbered[1]):
-        numbers = [number for number, _ in group]
-        said.append(f"{f'layer {numbers[0]}' if len(numbers) == 1 else f'layers {numbers[0]}-{numbers[-1]}'}: {path}")
-    return "; ".join(said)
+        layers = [layer for layer, _ in group]
+        label = f"layer {layers[0]}" if len(layers) == 1 else f"layers {layers[0]}-{layers[-1]}"
+        ranges.append(f"{label}: {path}")
+    return "; ".join(ranges)
 
 
 def all_layouts(models: dict[str, ModelConfig]) -> dict[str, ModelConfig]:
-    """Each model with softmax everywhere, then in the four layouts that have Performers, with relu and with favor."""
+    """Each model in `all_standard`, then in the other named layouts with relu and with favor."""
     found = {}
     for name, config in models.items():
         found[f"{name} all_standard"] = config.replace(layout="all_standard")
@@ -81,24 +81,25 @@ def training_step(
 
 
 def step_call(config: ModelConfig, batch: int) -> Callable[[], None]:
-    """A training step (loss, backward, AdamW) of a model, on one batch of random images."""
+    """A training step (loss, backward, AdamW) of a model as a call, on one batch of random images."""
     model = create_model(config, seed=0)
     (optimizer,) = adamw(model, lr=1e-6, weight_decay=0.0)
-    return partial(training_step, model, optimizer, *_examples(config, batch))
+    return partial(training_step, model, optimizer, *_random_batch(config, batch))
 
 
-def _check_memory(step: Callable[[Tensor, Tensor], None], config: ModelConfig, batch: int) -> None:
-    """An error before a large batch is made. One image against two: what is there once, such as gradients, does not
-    grow with it.
+def _check_batch_fits(step: Callable[[Tensor, Tensor], None], config: ModelConfig, batch: int) -> None:
+    """Raises an error before a large batch is allocated, extrapolating from one and two images.
+
+    The difference of the two leaves out what does not grow with the batch, such as gradients of parameters.
     """
 
     def peak(images: int) -> int:
-        return peak_bytes(lambda: step(*_examples(config, images)))
+        return peak_bytes(lambda: step(*_random_batch(config, images)))
 
-    step(*_examples(config, 1))  # the first step makes the optimiser's state
+    step(*_random_batch(config, 1))  # the first step allocates the optimiser state
     one, two = peak(1), peak(2)
     check_fits("images", batch, lambda images: one + (images - 1) * (two - one))
 
 
-def _examples(config: ModelConfig, batch: int) -> tuple[Tensor, Tensor]:
+def _random_batch(config: ModelConfig, batch: int) -> tuple[Tensor, Tensor]:
     return torch.randn(batch, config.channels, *config.image_size), torch.randint(config.classes, (batch,))

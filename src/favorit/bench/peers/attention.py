@@ -1,4 +1,4 @@
-"""Attention alone, ours against performer-pytorch, linformer and torch: forward and backward.
+"""Comparisons of attention layers: ours with torch, performer-pytorch and linformer, forward and backward.
 
 Shapes: B batch, H heads, N tokens, D head width.
 """
@@ -17,18 +17,18 @@ import torch
 from torch import Tensor, nn
 
 from favorit.attention import Attention, Linear, build_mixer
-from favorit.bench.comparison import Comparison, Contender, Sizes, work_of_attention
-from favorit.bench.plain import Fused
+from favorit.bench.peers.comparison import Comparison, Implementation, Sizes, attention_call
+from favorit.bench.peers.plain_vit import Fused
 from favorit.bench.speed import Size, make_inputs
 
 PERFORMER = "performer-pytorch"
-# Our kernels, and whether they are what performer-pytorch calls generalized.
+# our kernel -> the value of performer-pytorch's `generalized_attention`
 PERFORMERS = {"relu(m={m})": True, "favor(m={m})": False}
-PROJECTED = 32
+LINFORMER_ROWS = 32
 
 
-def imported(package: str) -> ModuleType:
-    """A peer's package; what it warns of while it is imported is not ours to mend."""
+def import_peer(package: str) -> ModuleType:
+    """A peer's package. Warnings during its import are silenced: they concern code that is not ours."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return importlib.import_module(package)
@@ -36,19 +36,19 @@ def imported(package: str) -> ModuleType:
 
 @contextmanager
 def without_eps() -> Iterator[None]:
-    """performer-pytorch adds 1e-4 to each feature of its softmax kernel, which no argument of its layers reaches."""
-    defaults = imported("performer_pytorch.performer_pytorch").softmax_kernel.__kwdefaults__
-    usual = defaults["eps"]
+    """Sets the 1e-4 that performer-pytorch adds to each softmax feature to 0; its layers have no argument for it."""
+    defaults = import_peer("performer_pytorch.performer_pytorch").softmax_kernel.__kwdefaults__
+    eps = defaults["eps"]
     defaults["eps"] = 0.0
     try:
         yield
     finally:
-        defaults["eps"] = usual
+        defaults["eps"] = eps
 
 
 def fast_attention(head_dim: int, m: int, generalized: bool) -> Any:
-    """performer-pytorch's function of (q, k, v); `generalized` is its relu, else it estimates softmax."""
-    return imported("performer_pytorch").FastAttention(head_dim, nb_features=m, generalized_attention=generalized)
+    """performer-pytorch's attention function; its kernel is relu if `generalized`, else it estimates softmax."""
+    return import_peer("performer_pytorch").FastAttention(head_dim, nb_features=m, generalized_attention=generalized)
 
 
 def _qkv(sizes: Sizes) -> tuple[Tensor, ...]:
@@ -59,46 +59,48 @@ def _tokens(sizes: Sizes) -> tuple[Tensor, ...]:
     return (torch.randn(sizes.batch, sizes.tokens, sizes.dim),)
 
 
-def _mixer(name: str) -> Contender:
+def _mixer(name: str) -> Implementation:
     def build(sizes: Sizes) -> nn.Module:
         return build_mixer(
             name.format(m=sizes.m), heads=sizes.heads, head_dim=sizes.head_dim, tokens=sizes.tokens, seed=0
         )
 
-    return Contender(build, work_of_attention(_qkv))
+    return Implementation(build, attention_call(_qkv))
 
 
 def _performer(generalized: bool, sizes: Sizes) -> nn.Module:
     return fast_attention(sizes.head_dim, sizes.m, generalized)
 
 
-def _adopt_rows(ours: Linear, theirs: Any) -> None:
-    """The same random rows: theirs come from a QR without signs, which is biased, and costs the same."""
+def _copy_rows(ours: Linear, theirs: Any) -> None:
+    """Copies the random rows. Theirs are biased (QR without the signs of diag(R)), but cost the same."""
     ours.load_state_dict({"kernel.projection.rows": theirs.projection_matrix})
 
 
-class _Layer(nn.Module):
-    """Our linformer as a layer of tokens in a row, without prefix."""
+class _LinformerLayer(nn.Module):
+    """Our linformer layer on a one-dimensional grid, without a class token."""
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
         self.grid = (sizes.tokens,)
-        mixer = f"linformer(k={_projected(sizes)}, share=heads)"
+        mixer = f"linformer(k={_num_rows(sizes)}, share=heads)"
         self.attention = Attention(sizes.dim, sizes.heads, mixer, qkv_bias=False, grid=self.grid, seed=0)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.attention(x, self.grid)
 
 
-def _projected(sizes: Sizes) -> int:
-    return min(PROJECTED, sizes.tokens)
+def _num_rows(sizes: Sizes) -> int:
+    return min(LINFORMER_ROWS, sizes.tokens)
 
 
 def _linformer(sizes: Sizes) -> nn.Module:
-    return imported("linformer").LinformerSelfAttention(sizes.dim, sizes.tokens, k=_projected(sizes), heads=sizes.heads)
+    return import_peer("linformer").LinformerSelfAttention(
+        sizes.dim, sizes.tokens, k=_num_rows(sizes), heads=sizes.heads
+    )
 
 
-def _adopt_linformer(ours: _Layer, theirs: Any) -> None:
+def _copy_linformer(ours: _LinformerLayer, theirs: Any) -> None:
     ours.attention.load_state_dict(
         {
             "qkv.weight": torch.cat([theirs.to_q.weight, theirs.to_k.weight, theirs.to_v.weight]),
@@ -110,15 +112,15 @@ def _adopt_linformer(ours: _Layer, theirs: Any) -> None:
     )
 
 
-ATTENTION = [
+ATTENTION_COMPARISONS = [
     Comparison(
         case="attention",
         name="softmax",
         peer="torch SDPA",
         ours=_mixer("softmax"),
-        theirs=Contender(lambda sizes: Fused(), work_of_attention(_qkv)),
+        theirs=Implementation(lambda sizes: Fused(), attention_call(_qkv)),
         inputs=_qkv,
-        adopt=lambda ours, theirs: None,
+        copy_weights=lambda ours, theirs: None,
     ),
     *(
         Comparison(
@@ -127,21 +129,21 @@ ATTENTION = [
             peer=PERFORMER,
             package="performer_pytorch",
             ours=_mixer(name),
-            theirs=Contender(partial(_performer, generalized), work_of_attention(_qkv)),
+            theirs=Implementation(partial(_performer, generalized), attention_call(_qkv)),
             inputs=_qkv,
-            adopt=_adopt_rows,
-            exactly=without_eps,
+            copy_weights=_copy_rows,
+            without_extras=without_eps,
         )
         for name, generalized in PERFORMERS.items()
     ),
     Comparison(
         case="attention",
-        name=f"linformer(k={PROJECTED}), layer",
+        name=f"linformer(k={LINFORMER_ROWS}), layer",
         peer="linformer",
         package="linformer",
-        ours=Contender(_Layer, work_of_attention(_tokens)),
-        theirs=Contender(_linformer, work_of_attention(_tokens)),
+        ours=Implementation(_LinformerLayer, attention_call(_tokens)),
+        theirs=Implementation(_linformer, attention_call(_tokens)),
         inputs=_tokens,
-        adopt=_adopt_linformer,
+        copy_weights=_copy_linformer,
     ),
 ]

@@ -1,7 +1,6 @@
-"""A Vision Transformer as one writes it without a library, to hold ours against: pre-norm blocks, class token, learned
-positions.
+"""A plain Vision Transformer in torch, as a baseline: pre-norm blocks, class token, learned positions.
 
-Any attention layer fits in; `Packed` is the usual one around a function of (q, k, v). Shapes: B batch, H heads, N
+It takes any attention layer; `Packed` is the usual one around a function of (q, k, v). Shapes: B batch, H heads, N
 tokens, D head width.
 """
 
@@ -15,7 +14,7 @@ from torch.nn import functional as F
 
 
 class Explicit(nn.Module):
-    """softmax(q k^T / sqrt(D)) v with the N x N matrix formed: the naive form."""
+    """softmax(q k^T / sqrt(D)) v with an explicit N x N matrix: the naive form."""
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         scores = torch.matmul(q, k.transpose(-2, -1)) * q.shape[-1] ** -0.5
@@ -23,24 +22,24 @@ class Explicit(nn.Module):
 
 
 class Fused(nn.Module):
-    """torch's own attention, called plainly."""
+    """torch's fused attention (SDPA), called directly."""
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return F.scaled_dot_product_attention(q, k, v)
 
 
 class Packed(nn.Module):
-    """One linear layer for q, k and v, a function of them, one linear layer for the output."""
+    """One linear layer for q, k and v, an attention function, one linear layer for the output."""
 
-    def __init__(self, dim: int, heads: int, attend: nn.Module) -> None:
+    def __init__(self, dim: int, heads: int, attention: nn.Module) -> None:
         super().__init__()
-        self.heads, self.attend = heads, attend
+        self.heads, self.attention = heads, attention
         self.qkv, self.out = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
 
     def forward(self, x: Tensor) -> Tensor:
         batch, tokens, dim = x.shape
         q, k, v = self.qkv(x).reshape(batch, tokens, 3, self.heads, dim // self.heads).permute(2, 0, 3, 1, 4)
-        return self.out(self.attend(q, k, v).transpose(1, 2).reshape(batch, tokens, dim))
+        return self.out(self.attention(q, k, v).transpose(1, 2).reshape(batch, tokens, dim))
 
 
 class PlainBlock(nn.Module):

@@ -1,0 +1,1 @@
+"""Comparisons with other libraries: the same computation in theirs and in ours."""

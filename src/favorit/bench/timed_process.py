@@ -1,0 +1,80 @@
+"""Interleaved timing of work in separate processes, each with its own environment."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any
+
+from favorit.bench.timing import Stats, describe
+from favorit.process import as_shipped
+
+
+class WorkerError(Exception):
+    """A worker process ended without a reply. The message is the last line of its standard error."""
+
+
+class TimedProcess:
+    """A running worker: `python -m MODULE REQUEST` in the given environment. See `timing_worker` for its side."""
+
+    def __init__(self, module: str, request: Mapping[str, Any], environment: Mapping[str, str]) -> None:
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed by __exit__)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", module, json.dumps(request)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True, env=environment,
+        )  # fmt: skip
+
+    def reply(self) -> Any:
+        """Waits for the next reply of the worker."""
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            self._process.wait()
+            self._errors.seek(0)
+            errors = self._errors.read().strip().splitlines()
+            raise WorkerError(errors[-1] if errors else f"the process ended with status {self._process.returncode}")
+        return json.loads(line)
+
+    def seconds(self) -> float:
+        """Runs the work once and returns its time."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        return float(self.reply())
+
+    def __enter__(self) -> TimedProcess:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self._process.kill()
+        self._process.communicate()  # closes its standard input, which ends the worker
+        self._errors.close()
+
+
+def single_reply(module: str, request: Mapping[str, Any]) -> Any:
+    """The reply to a request that has only one, from a worker with default settings."""
+    with TimedProcess(module, request, as_shipped()) as process:
+        return process.reply()
+
+
+def interleave_processes(
+    module: str, requests: Mapping[str, tuple[Mapping[str, Any], Mapping[str, str]]], repeats: int
+) -> dict[str, Stats]:
+    """Milliseconds of each process, timed in rounds a b c a b c ...; a process is given as (request, environment)."""
+    with ExitStack() as stack:
+        processes = {name: stack.enter_context(TimedProcess(module, *request)) for name, request in requests.items()}
+        for process in processes.values():  # all finish their warm-up before the first round
+            process.reply()
+        milliseconds: dict[str, list[float]] = {name: [] for name in processes}
+        for _ in range(repeats):
+            for name, process in processes.items():
+                milliseconds[name].append(1e3 * process.seconds())
+    return {name: describe(values) for name, values in milliseconds.items()}

@@ -1,0 +1,81 @@
+"""Interleaved timing, and the statistics of repeated measurements."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from favorit import measure
+
+WARMUP = 2
+MIN_ROUND_SECONDS = 5e-3
+MAX_CALLS = 1000
+
+Key = TypeVar("Key", bound=Hashable)
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Stats:
+    """Median, quartiles (`low`, `high`), mean and standard deviation of repeated measurements."""
+
+    median: float
+    low: float
+    high: float
+    mean: float
+    deviation: float
+
+
+def describe(values: Sequence[float]) -> Stats:
+    """The statistics of some values. For a single value, both quartiles are that value and the deviation is 0."""
+    if len(values) == 1:
+        return Stats(values[0], values[0], values[0], values[0], 0.0)
+    low, median, high = statistics.quantiles(values, n=4, method="inclusive")
+    return Stats(median, low, high, statistics.fmean(values), statistics.stdev(values))
+
+
+def interleave_calls(calls: Mapping[Key, Callable[[], Any]], repeats: int) -> dict[Key, Stats]:
+    """Milliseconds of each call, timed in rounds a b c a b c ..., so that slow phases of the machine affect all calls.
+
+    A call shorter than 5 ms is repeated within its round.
+    """
+    named = {str(index): call for index, call in enumerate(calls.values())}
+    first = measure.time_interleaved(named, 1, WARMUP)
+    counts = [min(MAX_CALLS, math.ceil(MIN_ROUND_SECONDS / first[name].median)) for name in named]
+    counted = list(zip(calls.values(), counts, strict=True))
+    rounds = [[1e3 * _mean_seconds(call, count) for call, count in counted] for _ in range(repeats)]
+    return dict(zip(calls, map(describe, zip(*rounds, strict=True)), strict=True))
+
+
+def interleave_with_gemm(calls: Mapping[Key, Callable[[], Any]], repeats: int) -> tuple[dict[Key, Stats], float]:
+    """The same, and the matrix-product limit (FLOP/s) from a product that is timed in the same rounds."""
+    product, flops = measure.gemm()
+    *times, product_time = interleave_calls(dict(enumerate([*calls.values(), product])), repeats).values()
+    return dict(zip(calls, times, strict=True)), 1e3 * flops / product_time.median
+
+
+def measure_limits_around(work: Callable[[], Result]) -> tuple[Result, float, float]:
+    """The result of `work`, the matrix-product limit (FLOP/s) and the cross-core cache penalty.
+
+    Both limits drift, so each is the mean of a measurement before and one after.
+    """
+    gemm_before, penalty_before = measure.gemm_limit(), measure.cache_penalty()
+    result = work()
+    gemm_after, penalty_after = measure.gemm_limit(), measure.cache_penalty()
+    return result, (gemm_before + gemm_after) / 2, (penalty_before + penalty_after) / 2
+
+
+def _mean_seconds(call: Callable[[], Any], count: int) -> float:
+    """The mean of `count` calls. If there are several, an untimed one first brings code and data back into the caches,
+    which the previous call of the round has replaced.
+    """
+    if count > 1:
+        call()
+    start = time.perf_counter()
+    for _ in range(count):
+        call()
+    return (time.perf_counter() - start) / count

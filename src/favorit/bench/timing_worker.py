@@ -1,0 +1,41 @@
+"""The worker side of `timed_process`: for each line on standard input it runs its work and replies with the seconds.
+
+Each reply is a line of JSON on standard output.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, TextIO
+
+from favorit.bench.timing import WARMUP
+
+
+def open_replies() -> TextIO:
+    """Standard output, reserved for replies: from now on, everything else that is printed goes to standard error."""
+    replies = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    return replies
+
+
+def write_reply(replies: TextIO, value: Any) -> None:
+    """Writes one line of JSON."""
+    replies.write(json.dumps(value) + "\n")
+    replies.flush()
+
+
+def serve_timings(work: Callable[[], Any], lines: Iterable[str], reply: Callable[[Any], None], calls: int = 1) -> None:
+    """Replies "warm" after the warm-up, then for each line the seconds of `calls` calls."""
+    for _ in range(WARMUP):
+        work()
+    reply("warm")
+    for _ in lines:
+        # Untimed: the caches hold data of the previous process, whose threads may still spin.
+        work()
+        start = time.perf_counter()
+        for _ in range(calls):
+            work()
+        reply(time.perf_counter() - start)

@@ -1,0 +1,33 @@
+"""Writing tables and figures. A file is complete or absent, whenever the process is killed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from favorit.errors import FavoritError
+from favorit.files import write_atomically
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def write_csv(rows: Sequence[Any], path: Path) -> None:
+    """Writes one row for each dataclass or dict. The columns are all fields in order of appearance; None is empty."""
+    import pandas
+
+    _write(path, lambda temporary: pandas.DataFrame(rows).to_csv(temporary, index=False))
+
+
+def save_figure(figure: Figure, path: Path, dpi: int = 110) -> None:
+    """Writes a figure in the format of the path's suffix."""
+    _write(path, lambda temporary: figure.savefig(temporary, format=path.suffix.removeprefix(".").lower(), dpi=dpi))
+
+
+def _write(path: Path, write: Callable[[Path], Any]) -> None:
+    try:
+        write_atomically(path, write)
+    except (OSError, ValueError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or error
+        raise FavoritError(f"cannot write {path}: {reason}".partition("\n")[0]) from None

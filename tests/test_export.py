@@ -1,0 +1,65 @@
+"""Tables and figures are written whole, or not at all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from matplotlib.figure import Figure
+
+from favorit import FavoritError
+from favorit.export import save_figure, write_csv
+
+
+@dataclass(frozen=True)
+class Row:
+    name: str
+    value: float | None
+
+
+def test_csv_of_dataclasses_has_field_names_and_empty_cells_for_none(tmp_path: Path) -> None:
+    write_csv([Row("a, b", 1.5), Row("c", None)], tmp_path / "rows.csv")
+    assert (tmp_path / "rows.csv").read_text() == 'name,value\n"a, b",1.5\nc,\n'
+
+
+def test_csv_of_dicts_has_columns_of_all_rows(tmp_path: Path) -> None:
+    write_csv([{"a": 1}, {"a": 2, "b": "x"}], tmp_path / "rows.csv")
+    assert (tmp_path / "rows.csv").read_text() == "a,b\n1,\n2,x\n"
+
+
+@pytest.mark.parametrize(("suffix", "start"), [(".png", b"\x89PNG"), (".PDF", b"%PDF"), (".svg", b"<?xml")])
+def test_figure_has_the_format_of_its_suffix(suffix: str, start: bytes, tmp_path: Path) -> None:
+    path = tmp_path / f"figure{suffix}"
+    save_figure(Figure(), path)
+    assert path.read_bytes().startswith(start)
+    assert list(tmp_path.iterdir()) == [path], "no temporary file is left"
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("figure", "Format '' is not supported"),
+        ("figure.foo", "Format 'foo' is not supported"),
+        ("nowhere/figure.png", "No such file or directory"),
+    ],
+)
+def test_figure_that_cannot_be_written_is_rejected_in_one_line(name: str, reason: str, tmp_path: Path) -> None:
+    with pytest.raises(FavoritError, match=f"^cannot write {tmp_path / name}: {reason}") as error:
+        save_figure(Figure(), tmp_path / name)
+    assert "\n" not in str(error.value)
+
+
+def test_failed_write_keeps_the_previous_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "figure.png"
+    path.write_text("previous")
+
+    def fail_halfway(figure: Figure, temporary: Path, **options: object) -> None:
+        temporary.write_text("half of it")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Figure, "savefig", fail_halfway)
+    with pytest.raises(FavoritError, match=r"No space left on device$"):
+        save_figure(Figure(), path)
+    assert path.read_text() == "previous"
+    assert list(tmp_path.iterdir()) == [path]
