@@ -41,7 +41,7 @@ def test_kernel_without_keys_cannot_be_built() -> None:
         def queries(self, q: Tensor) -> Tensor:
             return q.exp()
 
-    with pytest.raises(TypeError, match="abstract method .?keys"):
+    with pytest.raises(TypeError, match=r"abstract method .?keys"):
         Forgetful()  # type: ignore[abstract]
 
 
