@@ -59,7 +59,7 @@ FORWARD = [
     Example("explicit weights in bf16", "softmax", EXPLICIT, torch.bfloat16),
     Example("explicit weights in fp32: training a short", "softmax", EXPLICIT),
     Example("torch's fused kernel in fp32", "softmax", EMULATED, torch.bfloat16, tokens=300),
-    Example("torch's fused kernel: training a long", "softmax", EXPLICIT, tokens=300),
+    Example("torch's fused kernel: masked, causal, a long sequence", "softmax", EXPLICIT, tokens=300),
 ]
 # Half of a unit in the last place of elements up to 2, twice.
 TOLERANCES = {torch.float32: 2e-5, torch.float16: 2**-10, torch.bfloat16: 2**-7}
@@ -130,6 +130,18 @@ def test_examples_take_every_row_of_the_read_tables() -> None:
         assert rows_taken(table, reasons) == set(range(len(table)))
 
 
+def test_read_that_calls_forward_explains_that_too() -> None:
+    x, weight = torch.randn(2, TOKENS, 10, requires_grad=True), torch.randn(2, 2, WIDTH, 10)
+    for example in READ:
+        mixer, q, tokens = example.mixer(), example.inputs()[0], UnprojectedTokens(x, weight, None)
+        reason, _, forward = mixer.explain_read(q, tokens).partition("; ")
+        assert reason.startswith(example.reason)
+        if example.reason == "keys and values projected":
+            assert forward == mixer.explain(q, *tokens.keys_and_values())
+        else:
+            assert bool(forward) == (example.spec == "softmax")
+
+
 @pytest.mark.parametrize("spec", ["relu(m=8)", "favor(m=8)", "favor(m=8, causal=True)", "softmax"])
 def test_transforms_of_torch_func_take_the_direct_form(spec: str) -> None:
     mixer = builder(spec, BLOCKED)(head_dim=WIDTH, tokens=TOKENS)
@@ -159,7 +171,7 @@ def test_reasons_of_a_table_differ() -> None:
 
 
 def test_forward_and_explain_use_the_same_row() -> None:
-    """`run`, which `forward` calls, and `choose`, which `explain` calls."""
+    """`forward` calls `run`."""
     taken: list[Any] = []
     table = (
         route.Route(lambda call: call.q.shape[-2] < 5, "short", lambda call: taken.append("short") or call.q),
@@ -168,5 +180,5 @@ def test_forward_and_explain_use_the_same_row() -> None:
     for tokens in (4, 5):
         call = route.LinearCall(None, builder("relu")(head_dim=4, tokens=4).kernel, *tensors(tokens, 4), None)
         route.run(table, call)
-        assert route.choose(table, call).reason == taken[-1]
+        assert route.explain(table, call) == taken[-1]
     assert taken == ["short", "long"]

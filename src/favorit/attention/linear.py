@@ -57,13 +57,13 @@ class Linear(Mixer):
         return route.run(route.LINEAR, self._call(q, k, v, key_mask))
 
     def explain(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None = None) -> str:
-        return route.choose(route.LINEAR, self._call(q, k, v, key_mask)).reason
+        return route.explain(route.LINEAR, self._call(q, k, v, key_mask))
 
     def read(self, q: Tensor, tokens: UnprojectedTokens) -> Tensor:
         return route.run(route.READ_LINEAR, route.ReadCall(self, Linear, q, tokens))
 
     def explain_read(self, q: Tensor, tokens: UnprojectedTokens) -> str:
-        return route.choose(route.READ_LINEAR, route.ReadCall(self, Linear, q, tokens)).reason
+        return route.explain(route.READ_LINEAR, route.ReadCall(self, Linear, q, tokens))
 
     def _call(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> route.LinearCall:
         # As an attribute, torch finds a submodule by a lookup that fails first: 2 of the 80 us that 128 tokens take.

@@ -58,16 +58,26 @@ class ReadCall(NamedTuple):
 
 
 class Route(NamedTuple):
-    """One row of a table: when it applies, the reason in words, and the implementation."""
+    """One row of a table: when it applies, the reason in words, and the implementation.
+
+    An implementation that calls `forward` gives the reason of that call in `explain_forward`.
+    """
 
     applies: Callable[[Any], bool]
     reason: str
     implementation: Callable[[Any], Tensor]
+    explain_forward: Callable[[Any], str] | None = None
 
 
 def choose(table: Sequence[Route], call: Any) -> Route:
     """The first row that applies. The last row of a table always does."""
     return next(row for row in table if row.applies(call))
+
+
+def explain(table: Sequence[Route], call: Any) -> str:
+    """The reasons for the chosen implementation."""
+    row = choose(table, call)
+    return row.reason if row.explain_forward is None else f"{row.reason}; {row.explain_forward(call)}"
 
 
 def run(table: Sequence[Route], call: Any) -> Tensor:
@@ -241,7 +251,7 @@ SOFTMAX = (
         "torch's fused kernel in fp32: its backward is slower in half precision",
         lambda call: in_full_precision(call.mixer.direct, call.q, call.k, call.v, call.key_mask),
     ),
-    Route(always, "torch's fused kernel: training a long, masked or causal sequence", direct),
+    Route(always, "torch's fused kernel: masked, causal, a long sequence, or few weights", direct),
 )
 
 
@@ -272,12 +282,23 @@ def read_softmax(call: ReadCall) -> Tensor:
     return folded_softmax.unfold(call.mixer(q, x, x), call.q, call.tokens)
 
 
+def explain_folded(call: ReadCall) -> str:
+    """The reason of the call of `forward` in `read_softmax`."""
+    q, x = folded_softmax.fold(call.q, call.tokens)
+    return call.mixer.explain(q, x, x)
+
+
 def read_projected(call: ReadCall) -> Tensor:
     """Projects all keys and values, then `forward`."""
     return call.mixer(call.q, *call.tokens.keys_and_values())
 
 
-PROJECTED = Route(always, "keys and values projected", read_projected)
+def explain_projected(call: ReadCall) -> str:
+    """The reason of the call of `forward` in `read_projected`."""
+    return call.mixer.explain(call.q, *call.tokens.keys_and_values())
+
+
+PROJECTED = Route(always, "keys and values projected", read_projected, explain_projected)
 READ_LINEAR = (
     Route(
         lambda call: can_read_tokens(call) and has_many_key_features(call),
@@ -287,6 +308,6 @@ READ_LINEAR = (
     PROJECTED,
 )
 READ_SOFTMAX = (
-    Route(can_read_tokens, "projections folded: fewer queries than a head is wide", read_softmax),
+    Route(can_read_tokens, "projections folded: fewer queries than a head is wide", read_softmax, explain_folded),
     PROJECTED,
 )

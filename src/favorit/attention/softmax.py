@@ -45,10 +45,10 @@ class Softmax(Mixer):
         return route.run(route.SOFTMAX, route.SoftmaxCall(self, q, k, v, key_mask))
 
     def explain(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None = None) -> str:
-        return route.choose(route.SOFTMAX, route.SoftmaxCall(self, q, k, v, key_mask)).reason
+        return route.explain(route.SOFTMAX, route.SoftmaxCall(self, q, k, v, key_mask))
 
     def read(self, q: Tensor, tokens: UnprojectedTokens) -> Tensor:
         return route.run(route.READ_SOFTMAX, route.ReadCall(self, Softmax, q, tokens))
 
     def explain_read(self, q: Tensor, tokens: UnprojectedTokens) -> str:
-        return route.choose(route.READ_SOFTMAX, route.ReadCall(self, Softmax, q, tokens)).reason
+        return route.explain(route.READ_SOFTMAX, route.ReadCall(self, Softmax, q, tokens))
