@@ -233,11 +233,11 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
     "augmentation": (settings(data=dict(augment="flp")), ["augmentation 'flp'", "did you mean 'flip'"]),
     "preset": (["--preset", "vti-64"], ["preset 'vti-64'", "did you mean 'vit-64'"]),
     "data set": (settings(data=dict(name="mnits")), ["data set 'mnits'", "did you mean 'mnist'"]),
-    "folder of images": (settings(data=dict(name="folder:/nowhere")), ["folder:/nowhere", "no such folder"]),
-    "a folder of images without a name": (settings(data=dict(name="folder:")), ["folder: names no folder"]),
+    "folder of images": (settings(data=dict(name="folder:/nowhere")), ["folder:/nowhere", "folder not found"]),
+    "a folder of images without a name": (settings(data=dict(name="folder:")), ["folder: the path is empty"]),
     "a relative folder": (
         settings(data=dict(name="folder:nowhere")),
-        ["folder:nowhere", "counts from where the command is given"],
+        ["folder:nowhere", "relative paths start at the working directory"],
     ),
     "two data sets": (["--data", "digits"], ["--data digits and --set data.name both say data.name"]),
     "two numbers of epochs": (
@@ -257,7 +257,7 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
     "no validation": (settings(data=dict(validation=0)), ["data.validation=0", "train.select=last"]),
     "too much validation": (settings(data=dict(validation=96)), ["validation=96", "96 images"]),
     "subset": (settings(data=dict(subset=97)), ["subset=97", "1..96"]),
-    "batch": (settings(train=dict(batch_size=200, drop_last=True)), ["batch_size=200", "the last batch is dropped"]),
+    "batch": (settings(train=dict(batch_size=200, drop_last=True)), ["batch_size=200", "drop_last drops that batch"]),
     "patch": (settings(model=dict(stem="patch(3)")), ["(3, 3)", "(8, 8)"]),
     "accelerator": (["--accelerator", "gpu9"], ["gpu9", "cpu"]),
     "devices": (["--devices", "0"], ["devices=0"]),
@@ -530,7 +530,7 @@ def test_predict_a_folder_as_json(command, shades, photos):
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("absent.png", ["absent.png", "no such file"]), ("notes.txt", ["notes.txt", "cannot be read as an image"])],
+    [("absent.png", ["absent.png", "file not found"]), ("notes.txt", ["notes.txt", "cannot be read as an image"])],
 )
 def test_what_cannot_be_predicted(command, shades, photos, name, words):
     status, out, err = command("predict", shades.path, photos / name)
@@ -542,13 +542,13 @@ def test_one_file_that_cannot_be_read_stops_no_other(command, shades, photos):
     arguments = ("predict", shades.path, photos / "snow.jpg", photos / "absent.png", photos / "snow.jpg")
     status, out, err = command(*arguments)
     assert (status, err.count("\n")) == (1, 1)
-    assert "absent.png: there is no such file" in err
+    assert "absent.png: file not found" in err
     assert out.count("white") == 2
     status, out, _ = command(*arguments, "--json")
     first, absent, again = (json.loads(line) for line in out.splitlines())
     assert (status, first) == (1, again)
     assert (absent["classes"], first["error"]) == ([], None)
-    assert "no such file" in absent["error"]
+    assert "file not found" in absent["error"]
 
 
 def test_a_folder_of_folders_is_predicted(command, shades, photos):
