@@ -232,11 +232,14 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
     "augmentation": (settings(data=dict(augment="flp")), ["augmentation 'flp'", "did you mean 'flip'"]),
     "preset": (["--preset", "vti-64"], ["preset 'vti-64'", "did you mean 'vit-64'"]),
     "data set": (settings(data=dict(name="mnits")), ["data set 'mnits'", "did you mean 'mnist'"]),
-    "folder of images": (settings(data=dict(name="folder:/nowhere")), ["folder:/nowhere", "no such folder"]),
-    "folder of images without a path": (settings(data=dict(name="folder:")), ["folder: names no folder"]),
+    "folder of images": (settings(data=dict(name="folder:/nowhere")), ["folder:/nowhere", "folder not found"]),
+    "folder of images without a path": (
+        settings(data=dict(name="folder:")),
+        ["folder: the path is empty", "folder:PATH"],
+    ),
     "relative folder": (
         settings(data=dict(name="folder:nowhere")),
-        ["folder:nowhere", "counts from where the command is given"],
+        ["folder:nowhere", "relative paths start at the working directory"],
     ),
     "two data sets": (["--data", "digits"], ["--data digits and --set data.name both set data.name"]),
     "two numbers of epochs": (
@@ -256,7 +259,7 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
     "no validation": (settings(data=dict(validation=0)), ["data.validation=0", "train.select=last"]),
     "too much validation": (settings(data=dict(validation=96)), ["validation=96", "96 images"]),
     "subset": (settings(data=dict(subset=97)), ["subset=97", "1..96"]),
-    "batch": (settings(train=dict(batch_size=200, drop_last=True)), ["batch_size=200", "the last batch is dropped"]),
+    "batch": (settings(train=dict(batch_size=200, drop_last=True)), ["batch_size=200", "drop_last drops that batch"]),
     "patch": (settings(model=dict(stem="patch(3)")), ["(3, 3)", "(8, 8)"]),
     "accelerator": (["--accelerator", "gpu9"], ["gpu9", "cpu"]),
     "devices": (["--devices", "0"], ["devices=0"]),

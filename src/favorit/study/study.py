@@ -285,7 +285,7 @@ def _names(points: Sequence[Changes], base: Changes, default: str) -> list[str]:
 
 
 def _sections(changes: Changes) -> dict[str, Any]:
-    """{"model.dim": 64, "seed": 1} -> {"model": {"dim": 64}, ..., "seed": 1}. Other fields override those of a preset."""
+    """{"model.dim": 64, "seed": 1} -> {"model": {"dim": 64}, ..., "seed": 1}; a preset sets the other model fields."""
     values = nest({name: value for name, value in changes.items() if name != PRESET})
     if PRESET in changes:
         from favorit.model.presets import PRESETS, current_name
