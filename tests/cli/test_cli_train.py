@@ -531,7 +531,7 @@ def test_predict_as_json_has_sorted_probabilities(command, shades, photos):
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("absent.png", ["absent.png", "no such file"]), ("notes.txt", ["notes.txt", "cannot be read as an image"])],
+    [("absent.png", ["absent.png", "file not found"]), ("notes.txt", ["notes.txt", "cannot be read as an image"])],
 )
 def test_predict_unreadable_image_is_one_line(command, shades, photos, name, words):
     status, out, err = command("predict", shades.path, photos / name)
@@ -543,13 +543,13 @@ def test_unreadable_image_does_not_stop_the_others(command, shades, photos):
     arguments = ("predict", shades.path, photos / "snow.jpg", photos / "absent.png", photos / "snow.jpg")
     status, out, err = command(*arguments)
     assert (status, err.count("\n")) == (1, 1)
-    assert "absent.png: there is no such file" in err
+    assert "absent.png: file not found" in err
     assert out.count("white") == 2
     status, out, _ = command(*arguments, "--json")
     first, absent, again = (json.loads(line) for line in out.splitlines())
     assert (status, first) == (1, again)
     assert (absent["classes"], first["error"]) == ([], None)
-    assert "no such file" in absent["error"]
+    assert "file not found" in absent["error"]
 
 
 def test_predict_finds_images_in_nested_folders(command, shades, photos):
