@@ -1,4 +1,4 @@
-"""What there is: every listed name builds with its defaults."""
+"""The catalog: every listed component builds with its defaults."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import warnings
 import pytest
 
 import favorit
-from favorit.catalog import KINDS, written
+from favorit.catalog import KINDS, describe
 from favorit.data import AUGMENTS, PREPROCESSES
 from favorit.model import HEADS, LAYOUTS, PRESETS, STEMS, preset
 from favorit.position import build_position
@@ -24,46 +24,45 @@ BUILDERS = {
     "layouts": lambda name: favorit.create_model("vit-64", layout=name),
     "presets": preset,
 }
-# What data and training are made of: a step of preprocessing may need a value of its own.
-OF_TRAINING = {"optimizers": OPTIMIZERS, "schedules": SCHEDULES, "augments": AUGMENTS, "preprocesses": PREPROCESSES}
+# Components of data and training. Some have required parameters.
+TRAINING = {"optimizers": OPTIMIZERS, "schedules": SCHEDULES, "augments": AUGMENTS, "preprocesses": PREPROCESSES}
 NAMES = [(kind, name) for kind in BUILDERS for name in favorit.list_components(kind)]
 
 
-def test_kinds_are_the_axes_and_what_training_is_made_of():
-    assert set(KINDS) == {*BUILDERS, *OF_TRAINING, "fields"}
+def test_kinds_are_the_axes_and_the_components_of_training():
+    assert set(KINDS) == {*BUILDERS, *TRAINING, "fields"}
 
 
-@pytest.mark.parametrize("kind", OF_TRAINING)
-def test_the_parts_of_training_are_listed_with_their_parameters(kind):
-    assert favorit.list_components(kind) == sorted(OF_TRAINING[kind])
+@pytest.mark.parametrize("kind", TRAINING)
+def test_components_of_training_are_listed_with_their_parameters(kind):
+    assert favorit.list_components(kind) == sorted(TRAINING[kind])
     for name in favorit.list_components(kind):
-        assert written(kind, name).startswith(f"{name}(")
+        assert describe(kind, name).startswith(f"{name}(")
 
 
-def test_fields_are_all_that_can_be_set():
-    """Each with the default that it is given where nobody sets it."""
+def test_fields_are_listed_with_their_defaults():
     config = favorit.RunConfig()
     for name in favorit.list_components("fields"):
         section, _, key = name.partition(".")
-        assert written("fields", name) == repr(getattr(getattr(config, section), key))
+        assert describe("fields", name) == repr(getattr(getattr(config, section), key))
     assert len(favorit.list_components("fields")) == sum(
         len(type(part).model_fields) for part in (config.model, config.data, config.train)
     )
 
 
 @pytest.mark.parametrize(("kind", "name"), NAMES)
-def test_listed_name_builds_with_its_defaults_and_says_what_it_is(kind, name):
+def test_listed_component_builds_with_its_defaults_and_has_a_description(kind, name):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert BUILDERS[kind](name) is not None
-    assert len(written(kind, name)) > 10
+    assert len(describe(kind, name)) > 10
 
 
 def test_every_kernel_is_a_mixer():
     assert set(favorit.list_components("kernels")) < set(favorit.list_components("mixers"))
 
 
-def test_names_are_those_of_the_design():
+def test_components_of_the_design_are_listed():
     expected = {
         "mixers": "softmax linformer uniform none",
         "kernels": "relu elu gelu exp favor learned mixture sincos",
@@ -79,7 +78,7 @@ def test_names_are_those_of_the_design():
     assert favorit.list_components("presets") == list(PRESETS)
 
 
-def test_unknown_kind_is_named():
+def test_unknown_kind_names_the_nearest():
     with pytest.raises(
         favorit.FavoritError,
         match=r"unknown kind of component 'mixer': did you mean 'mixers'\? known: augments, fields",
@@ -87,7 +86,7 @@ def test_unknown_kind_is_named():
         favorit.list_components("mixer")
 
 
-def test_package_offers_its_public_names_and_no_others():
+def test_package_exports_its_public_names_only():
     assert {"create_model", "Attention", "build_mixer", "ModelConfig", "list_components", "FavoritError", "ViT"} <= set(
         dir(favorit)
     )

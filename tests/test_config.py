@@ -1,4 +1,4 @@
-"""Configurations: frozen, closed, strict, and identified by what they mean."""
+"""Configurations: frozen, strict, without unknown fields, and identified by their content."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from favorit.model import PRESETS, preset
 FIELDS = """image_size channels classes stem dim depth heads head_dim mlp_dim layout performer position head norm act
 dropout emb_dropout drop_path qkv_bias out_bias qk_norm local"""
 
-# Changing one of these orphans every run that was made with such a model: only on purpose, and said in CHANGELOG.md.
+# Changing one of these orphans every stored run of such a model. Do it only on purpose, with an entry in CHANGELOG.md.
 IDENTIFIERS: dict[str, tuple[dict, str]] = {
     "default": (dict(), "44136fa355b3678a"),
     "image size": (dict(image_size=28, channels=1), "e4f269e2af2da92f"),
@@ -39,7 +39,7 @@ IDENTIFIERS: dict[str, tuple[dict, str]] = {
 }
 
 
-def test_fields_are_the_public_ones():
+def test_model_config_has_the_documented_fields():
     assert set(ModelConfig.model_fields) == set(FIELDS.split())
 
 
@@ -85,7 +85,7 @@ def test_configuration_is_frozen():
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
 )
-def test_mistake_names_the_field_the_value_and_what_is_valid(values, words):
+def test_mistake_names_field_value_and_valid_choices(values, words):
     for make in (ModelConfig, ModelConfig().replace):
         with pytest.raises(FavoritError) as error:
             make(**values)
@@ -99,7 +99,7 @@ def test_mistake_names_the_field_the_value_and_what_is_valid(values, words):
     [(), [], (1, -1), (1, float("nan")), (1, float("inf")), (0, 0), (1, "2"), (1, True), 1, 1.5, "yes", None],
     ids=str,
 )
-def test_class_weights_that_are_no_weights_are_one_line(value):
+def test_invalid_class_weights_are_one_line(value):
     with pytest.raises(FavoritError) as error:
         TrainConfig(class_weights=value)
     assert str(error.value) == (
@@ -108,21 +108,21 @@ def test_class_weights_that_are_no_weights_are_one_line(value):
     )
 
 
-def test_class_weights_are_read_back_from_json():
+def test_class_weights_survive_a_round_trip_through_json():
     config = TrainConfig(class_weights=(1, 0, 1.5))
     assert config.class_weights == (1.0, 0.0, 1.5)
     assert TrainConfig(**json.loads(json.dumps(config.changed()))) == config
 
 
-def test_heads_need_not_divide_dim_where_their_width_is_given():
+def test_heads_need_not_divide_dim_with_head_dim():
     assert ModelConfig(heads=7, head_dim=8).heads == 7
 
 
-def test_one_number_is_a_square_image():
+def test_integer_image_size_is_a_square():
     assert ModelConfig(image_size=28) == ModelConfig(image_size=(28, 28)) == ModelConfig(image_size=[28, 28])
 
 
-def test_replace_changes_some_fields_and_leaves_the_rest():
+def test_replace_changes_only_the_given_fields():
     config = ModelConfig(dim=96, heads=6)
     changed = config.replace(depth=2)
     assert (changed.dim, changed.heads, changed.depth, config.depth) == (96, 6, 2, 4)
@@ -130,19 +130,19 @@ def test_replace_changes_some_fields_and_leaves_the_rest():
     assert type(changed) is ModelConfig
 
 
-def test_changed_leaves_defaults_out_also_those_that_were_written():
+def test_changed_omits_defaults_that_were_given_explicitly():
     assert ModelConfig().changed() == {}
     assert ModelConfig(dim=64, layout="all_standard", dropout=0).changed() == {}
     assert ModelConfig(image_size=28, dim=32, mlp_dim=0).changed() == {"image_size": [28, 28], "dim": 32, "mlp_dim": 0}
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_changed_is_json_that_builds_the_same_configuration(name):
+def test_changed_survives_a_round_trip_through_json(name):
     config = preset(name)
     assert ModelConfig(**json.loads(json.dumps(config.changed()))) == config
 
 
-def test_a_new_field_with_a_default_changes_no_identifier():
+def test_new_field_with_a_default_keeps_identifiers():
     class Old(Config):
         dim: int = 1
 
@@ -160,7 +160,7 @@ def test_identifiers_are_pinned(case):
     assert identify(ModelConfig(**fields).changed()) == expected
 
 
-def test_pinned_identifiers_tell_a_dozen_configurations_apart():
+def test_pinned_identifiers_are_distinct():
     assert len({identifier for _, identifier in IDENTIFIERS.values()}) == len(IDENTIFIERS) >= 12
 
 
@@ -173,14 +173,14 @@ json_values = st.recursive(
 
 @settings(max_examples=25)
 @given(st.dictionaries(st.text(max_size=5), json_values, max_size=5), st.randoms())
-def test_identifier_is_independent_of_the_order_of_keys(meaning, random):
-    keys = list(meaning)
+def test_identifier_is_independent_of_the_order_of_keys(content, random):
+    keys = list(content)
     random.shuffle(keys)
-    assert identify({key: meaning[key] for key in keys}) == identify(meaning)
-    assert len(identify(meaning)) == 16
-    assert int(identify(meaning), 16) >= 0
+    assert identify({key: content[key] for key in keys}) == identify(content)
+    assert len(identify(content)) == 16
+    assert int(identify(content), 16) >= 0
 
 
-def test_identifier_refuses_what_json_cannot_hold():
+def test_identifier_of_nan_is_an_error():
     with pytest.raises(ValueError, match="JSON"):
         identify({"a": float("nan")})

@@ -1,4 +1,4 @@
-"""Metrics against hand computations, against scikit-learn, and at the edges."""
+"""Metrics: against values by hand, against scikit-learn, and in edge cases."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from favorit.evaluate import accuracy, calibration_error, confusion_matrix, metr
 KEYS = {"accuracy", "top5", "loss", "calibration_error", "precision", "recall", "f1", "confusion"}
 
 
-def sure(probability: list[list[float]]) -> Tensor:
+def log_probabilities(probability: list[list[float]]) -> Tensor:
     return torch.tensor(probability, dtype=torch.float64).log()
 
 
 @st.composite
 def predictions(draw: st.DrawFn) -> tuple[Tensor, Tensor]:
-    """Logits and labels of any shape, classes that never occur or are never predicted included."""
+    """Logits and labels, with classes that never occur or are never predicted."""
     images, classes = draw(st.integers(1, 40)), draw(st.integers(2, 12))
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**32)))
     highest = draw(st.integers(1, classes))
@@ -35,8 +35,8 @@ def predictions(draw: st.DrawFn) -> tuple[Tensor, Tensor]:
     )
 
 
-def test_by_hand():
-    logits = sure([[0.5, 0.3, 0.2], [0.1, 0.8, 0.1], [0.6, 0.3, 0.1], [0.2, 0.7, 0.1]])
+def test_metrics_equal_values_by_hand():
+    logits = log_probabilities([[0.5, 0.3, 0.2], [0.1, 0.8, 0.1], [0.6, 0.3, 0.1], [0.2, 0.7, 0.1]])
     found = metrics(logits, torch.tensor([0, 1, 1, 0]))
     assert found["confusion"] == [[1, 1, 0], [1, 1, 0], [0, 0, 0]]
     assert found["accuracy"] == 0.5
@@ -53,7 +53,7 @@ def test_by_hand():
 
 @settings(max_examples=60)
 @given(predictions())
-def test_as_scikit_learn_says(case):
+def test_metrics_equal_scikit_learn(case):
     logits, labels = case
     classes, predicted = list(range(logits.shape[1])), logits.argmax(-1)
     found = metrics(logits, labels)
@@ -64,7 +64,7 @@ def test_as_scikit_learn_says(case):
     np.testing.assert_allclose(found["f1"], f1, rtol=1e-12)
     probability = logits.double().softmax(-1).clamp(min=1e-300).numpy()
     assert found["loss"] == pytest.approx(-np.log(probability[np.arange(len(labels)), labels]).mean(), rel=1e-9)
-    if (logits.double().softmax(-1) > 1e-15).all():  # scikit-learn cuts probabilities off there
+    if (logits.double().softmax(-1) > 1e-15).all():  # scikit-learn clips probabilities there
         assert found["loss"] == pytest.approx(log_loss(labels, probability, labels=classes), rel=1e-9)
     if logits.shape[1] > 5:
         top5 = top_k_accuracy_score(labels, logits.double().numpy(), k=5, labels=classes)
@@ -73,7 +73,7 @@ def test_as_scikit_learn_says(case):
 
 @settings(max_examples=60)
 @given(predictions())
-def test_shapes_ranges_and_json(case):
+def test_metrics_have_valid_shapes_ranges_and_json(case):
     logits, labels = case
     images, classes = logits.shape
     found = metrics(logits, labels)
@@ -89,51 +89,49 @@ def test_shapes_ranges_and_json(case):
     assert found["top5"] == 1 or classes > 5
 
 
-def test_top_k_counts_a_label_among_the_k_largest():
+def test_top_k_accuracy_counts_labels_among_the_k_largest_logits():
     logits = torch.arange(8.0).repeat(8, 1)
     labels = torch.arange(8)
     assert [accuracy(logits, labels, k) for k in (1, 2, 5, 8, 9)] == [1 / 8, 2 / 8, 5 / 8, 1.0, 1.0]
 
 
-def test_rows_are_labels_and_columns_predictions():
+def test_confusion_matrix_has_labels_in_rows_and_predictions_in_columns():
     found = confusion_matrix(predicted=torch.tensor([2, 2, 0]), labels=torch.tensor([1, 1, 0]), classes=3)
     assert found.tolist() == [[1, 0, 0], [0, 0, 2], [0, 0, 0]]
     assert per_class(found) == {"precision": [1.0, 0.0, 0.0], "recall": [1.0, 0.0, 0.0], "f1": [1.0, 0.0, 0.0]}
 
 
-def test_a_model_that_knows_how_sure_to_be_has_no_calibration_error():
-    """Confidence p, right in exactly the share p of the images, for a p in each of several bins."""
+def test_calibration_error_of_a_calibrated_model_is_zero():
+    """In each of several bins, the model has confidence p and accuracy p."""
     logits, labels = [], []
     for p in (0.55, 0.65, 0.75, 0.95):
         logits += [[p, 1 - p]] * 100
         labels += [0] * round(100 * p) + [1] * round(100 * (1 - p))
-    assert calibration_error(sure(logits), torch.tensor(labels)) == pytest.approx(0, abs=1e-12)
+    assert calibration_error(log_probabilities(logits), torch.tensor(labels)) == pytest.approx(0, abs=1e-12)
 
 
-def test_always_sure_and_always_wrong_is_as_bad_as_it_gets():
+def test_calibration_error_is_one_if_always_certain_and_wrong():
     logits = torch.tensor([[1000.0, 0.0]] * 10)
     assert calibration_error(logits, torch.ones(10, dtype=torch.int64)) == 1.0
     assert calibration_error(logits, torch.zeros(10, dtype=torch.int64)) == 0.0
 
 
-def test_sure_by_a_constant_too_much():
-    """90 % confidence, half right: the gap is 0.4 whatever the number of bins."""
-    logits, labels = sure([[0.9, 0.1]] * 20), torch.tensor([0, 1] * 10)
+def test_calibration_error_of_constant_overconfidence_is_independent_of_bins():
+    """Confidence 0.9 and accuracy 0.5: the gap is 0.4 for any number of bins."""
+    logits, labels = log_probabilities([[0.9, 0.1]] * 20), torch.tensor([0, 1] * 10)
     for bins in (1, 5, 15, 100):
         assert calibration_error(logits, labels, bins) == pytest.approx(0.4, rel=1e-12)
 
 
-def test_errors_of_opposite_sign_cancel_within_a_bin_only():
-    """Confidence 0.6 and always right, 0.9 and always wrong: one bin sees |0.5 - 0.75|, fifteen see (0.4 + 0.9) / 2."""
-    logits, labels = sure([[0.6, 0.4]] * 5 + [[0.9, 0.1]] * 5), torch.tensor([0] * 5 + [1] * 5)
+def test_calibration_errors_of_opposite_sign_cancel_within_a_bin_only():
+    """Confidence 0.6 always right, 0.9 always wrong: one bin gives |0.5 - 0.75|, fifteen give (0.4 + 0.9) / 2."""
+    logits, labels = log_probabilities([[0.6, 0.4]] * 5 + [[0.9, 0.1]] * 5), torch.tensor([0] * 5 + [1] * 5)
     assert calibration_error(logits, labels, bins=1) == pytest.approx(0.25, rel=1e-12)
     assert calibration_error(logits, labels) == pytest.approx(0.65, rel=1e-12)
 
 
-def test_of_equal_logits_the_first_counts_everywhere():
-    """Logits in bf16 often tie: accuracy, top 5, the confusion matrix and what `compare` counts agree on who is
-    right.
-    """
+def test_all_metrics_break_ties_by_class_order():
+    """Logits in bf16 often tie. Accuracy, top 5, the confusion matrix and `compare` count the same images as right."""
     logits = torch.randn(500, 7, generator=torch.Generator().manual_seed(0)).mul(2).round()
     labels = torch.randint(7, (500,), generator=torch.Generator().manual_seed(1))
     found = metrics(logits, labels)

@@ -1,4 +1,4 @@
-"""Settings of processes: large buffers are reused, and OpenMP threads spin as long as favorit, or the user, says."""
+"""Settings of processes: large buffers are kept, and OpenMP threads spin as set by favorit or the user."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ for _ in range(5):
 print(kept, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
-# What the environment says at the moment torch is first imported, which is then not done.
+# Prints the environment when torch is first imported, and exits instead of importing it.
 AT_IMPORT = """
 import os, sys
 class Spy:
@@ -59,8 +59,8 @@ choices = pytest.mark.parametrize(("chosen", "expected"), CHOICES, ids=["unset",
 
 
 @pytest.fixture
-def clean(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """An environment without any of the settings."""
+def no_settings(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Removes all settings from the environment."""
     for name in (*SPINNING, *ALLOCATOR):
         monkeypatch.delenv(name, raising=False)
     return monkeypatch
@@ -82,38 +82,38 @@ def python(code: str, **variables: str) -> str:
     return done.stdout + done.stderr
 
 
-def faults(wanted: bool) -> tuple[str, int]:
-    kept, count = python(SCRIPT.format(wanted=wanted)).split()
+def page_faults(is_kept: bool) -> tuple[str, int]:
+    kept, count = python(SCRIPT.format(wanted=is_kept)).split()
     return kept, int(count)
 
 
-def test_pages_of_large_buffers_are_not_faulted_in_again(clean: pytest.MonkeyPatch) -> None:
-    kept, with_it = faults(True)
-    _, without = faults(False)
+def test_kept_buffers_cause_no_page_faults(no_settings: pytest.MonkeyPatch) -> None:
+    kept, with_setting = page_faults(True)
+    _, without_setting = page_faults(False)
     if kept == "True":  # glibc
-        assert with_it < 100 < without
+        assert with_setting < 100 < without_setting
     else:
-        assert with_it == without
+        assert with_setting == without_setting
 
 
 @choices
 @pytest.mark.parametrize("code", [COMMAND, PYTHON], ids=["command", "share_cores"])
 def test_spinning_is_set_before_torch_is_imported(
-    code: str, chosen: dict[str, str], expected: dict[str, str], clean: pytest.MonkeyPatch
+    code: str, chosen: dict[str, str], expected: dict[str, str], no_settings: pytest.MonkeyPatch
 ) -> None:
-    set_all(clean, chosen)
+    set_all(no_settings, chosen)
     assert python(code).strip() == str({name: expected.get(name) for name in SPINNING})
 
 
-def test_torch_reads_the_spin_count_of_share_cores(clean: pytest.MonkeyPatch) -> None:
-    said = python("import favorit\nfavorit.share_cores()\nimport torch", OMP_DISPLAY_ENV="VERBOSE")
-    found = re.findall(r"GOMP_SPINCOUNT = '(\w+)'", said)
+def test_torch_reads_the_spin_count_set_by_share_cores(no_settings: pytest.MonkeyPatch) -> None:
+    output = python("import favorit\nfavorit.share_cores()\nimport torch", OMP_DISPLAY_ENV="VERBOSE")
+    found = re.findall(r"GOMP_SPINCOUNT = '(\w+)'", output)
     assert set(found) <= {SPIN_COUNT}
     if sys.platform.startswith("linux"):
         assert found
 
 
-def test_share_cores_after_torch_is_an_error_unless_it_is_set_already(clean: pytest.MonkeyPatch) -> None:
+def test_share_cores_after_torch_is_an_error_unless_already_set(no_settings: pytest.MonkeyPatch) -> None:
     import torch  # noqa: F401
 
     import favorit
@@ -123,12 +123,12 @@ def test_share_cores_after_torch_is_an_error_unless_it_is_set_already(clean: pyt
     ):
         favorit.share_cores()
     assert spinning(os.environ) == {}
-    clean.setenv("OMP_WAIT_POLICY", "passive")
+    no_settings.setenv("OMP_WAIT_POLICY", "passive")
     favorit.share_cores()
     assert spinning(os.environ) == {"OMP_WAIT_POLICY": "passive"}
 
 
-def test_import_favorit_changes_no_setting(clean: pytest.MonkeyPatch) -> None:
+def test_import_favorit_changes_no_setting(no_settings: pytest.MonkeyPatch) -> None:
     assert python("import favorit, os\nfavorit.ModelConfig()\nprint('GOMP_SPINCOUNT' in os.environ)").strip() == "False"
 
 
@@ -146,10 +146,10 @@ def test_worker_has_the_settings(
     start: Callable[[Path], None],
     chosen: dict[str, str],
     expected: dict[str, str],
-    clean: pytest.MonkeyPatch,
+    no_settings: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    set_all(clean, chosen)
+    set_all(no_settings, chosen)
     started: list[dict[str, str]] = []
 
     class EndsAtOnce:
@@ -162,46 +162,46 @@ def test_worker_has_the_settings(
         def kill(self) -> None:
             pass
 
-    clean.setattr(workers.subprocess, "Popen", EndsAtOnce)
-    clean.setattr("torch.get_num_threads", lambda: 1)
+    no_settings.setattr(workers.subprocess, "Popen", EndsAtOnce)
+    no_settings.setattr("torch.get_num_threads", lambda: 1)
     before = dict(os.environ)
     start(tmp_path)
     assert len(started) > 1
     for found in started:
         assert spinning(found) == expected
-        assert {found[name] for name in ALLOCATOR} == {str(process.LARGEST)}
+        assert {found[name] for name in ALLOCATOR} == {str(process.MAX_KEPT_BUFFER)}
         assert found["OMP_NUM_THREADS"] == "1"
     assert dict(os.environ) == before
 
 
 @choices
 def test_ray_worker_has_the_settings(
-    chosen: dict[str, str], expected: dict[str, str], clean: pytest.MonkeyPatch, tmp_path: Path
+    chosen: dict[str, str], expected: dict[str, str], no_settings: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    set_all(clean, chosen)
-    asked: list[dict[str, Any]] = []
-    ray = SimpleNamespace(remote=lambda **options: asked.append(options) or (lambda function: function))
+    set_all(no_settings, chosen)
+    options_seen: list[dict[str, Any]] = []
+    ray = SimpleNamespace(remote=lambda **options: options_seen.append(options) or (lambda function: function))
     cluster._Driver(ray, [], tmp_path, SimpleNamespace(wanted={"CPU": 1}), 0.0)  # type: ignore[arg-type]
-    variables = asked[0]["runtime_env"]["env_vars"]
+    variables = options_seen[0]["runtime_env"]["env_vars"]
     assert spinning(variables) == expected
-    assert {variables[name] for name in ALLOCATOR} == {str(process.LARGEST)}
+    assert {variables[name] for name in ALLOCATOR} == {str(process.MAX_KEPT_BUFFER)}
 
 
 @choices
-def test_as_shipped_drops_our_settings_and_keeps_the_users(
-    chosen: dict[str, str], expected: dict[str, str], clean: pytest.MonkeyPatch
+def test_as_shipped_drops_favorits_settings_and_keeps_the_users(
+    chosen: dict[str, str], expected: dict[str, str], no_settings: pytest.MonkeyPatch
 ) -> None:
-    set_all(clean, chosen)
+    set_all(no_settings, chosen)
     assert spin_settings() == expected
-    set_all(clean, {**worker_settings(), "OTHER": "kept"})  # as a command and its workers have it
+    set_all(no_settings, {**worker_settings(), "OTHER": "kept"})  # the environment of a command and its workers
     found = as_shipped()
     assert spinning(found) == chosen
     assert not found.keys() & set(ALLOCATOR)
     assert found["OTHER"] == "kept"
 
 
-def test_environment_is_restored_after_an_error(clean: pytest.MonkeyPatch) -> None:
-    clean.setenv("FIRST", "before")
+def test_environment_is_restored_after_an_error(no_settings: pytest.MonkeyPatch) -> None:
+    no_settings.setenv("FIRST", "before")
     inside = {"FIRST": "inside", "SECOND": "inside"}
     with environment(inside):
         assert os.environ.items() >= inside.items()

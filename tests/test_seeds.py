@@ -1,4 +1,4 @@
-"""Seeds: a stream is a function of its seed and names, and of nothing else."""
+"""Seeds: a stream depends on its seed and names only."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ names = st.lists(st.text(max_size=5) | st.integers(), max_size=3)
 
 
 def test_derived_seeds_are_pinned():
-    """A change moves every random number of every run: only on purpose."""
+    """A change would alter every random number of every run. Do it only on purpose."""
     assert seeds.derive(0) == PINNED[0]
     assert seeds.derive(0, "init") == PINNED[1]
     assert seeds.derive(42, "features", 3, 1) == PINNED[2]
@@ -27,7 +27,7 @@ def test_derived_seeds_are_pinned():
 
 @settings(max_examples=50)
 @given(st.integers(-(2**70), 2**70), names)
-def test_derived_seed_fits_a_generator_and_repeats(seed, stream):
+def test_derived_seed_is_valid_for_a_generator_and_deterministic(seed, stream):
     derived = seeds.derive(seed, *stream)
     assert 0 <= derived < 2**63
     assert derived == seeds.derive(seed, *stream)
@@ -52,7 +52,7 @@ def test_stream_is_the_same_in_another_process():
     assert int(other.stdout) == seeds.derive(3, "a", 1)
 
 
-def test_global_stream_governs_inside_and_leaves_no_trace_outside():
+def test_global_stream_determines_draws_inside_and_restores_the_generator():
     torch.manual_seed(5)
     expected = torch.rand(2)
     torch.manual_seed(5)
@@ -65,14 +65,14 @@ def test_global_stream_governs_inside_and_leaves_no_trace_outside():
         assert not torch.equal(torch.rand(2), inside)
 
 
-def test_global_stream_is_left_behind_after_an_error_too():
+def test_global_stream_restores_the_generator_after_an_error():
     state = torch.get_rng_state()
     with pytest.raises(RuntimeError), seeds.global_stream(1):
         torch.rand(2) @ torch.rand(3)
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_fresh_follows_torchs_generator():
+def test_fresh_seed_follows_torch_manual_seed():
     torch.manual_seed(0)
     first, second = seeds.fresh(), seeds.fresh()
     torch.manual_seed(0)

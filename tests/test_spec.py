@@ -1,4 +1,4 @@
-"""Specs: what is read, what is refused, and what a registry makes of it."""
+"""Specs: parsing, errors, and the builders of a registry."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ specs = st.builds(Spec, words, st.lists(values, max_size=3).map(tuple), st.dicti
 
 @settings(max_examples=200)
 @given(specs)
-def test_written_spec_is_read_back_as_itself(spec):
+def test_spec_survives_a_round_trip_through_text(spec):
     assert parse(str(spec)) == spec
 
 
 @settings(max_examples=50)
 @given(st.lists(specs, min_size=1, max_size=4))
-def test_written_sums_and_patterns_are_read_back_in_order(parts):
+def test_sums_and_patterns_survive_a_round_trip_through_text(parts):
     assert parse_sum(" + ".join(map(str, parts))) == parts
     assert parse_pattern("|".join(map(str, parts))) == parts
 
 
 @settings(max_examples=200)
 @given(st.text(max_size=30) | st.text("abm12(),=*+|.'\" _[]{}", max_size=20))
-def test_any_text_is_a_spec_or_a_readable_error(text):
+def test_any_text_is_a_spec_or_a_one_line_error(text):
     for read in (parse, parse_sum, parse_pattern):
         message = ""
         try:
@@ -79,7 +79,7 @@ def test_any_text_is_a_spec_or_a_readable_error(text):
         ("None", Spec("none")),
     ],
 )
-def test_spec_is_read(text, spec):
+def test_spec_is_parsed(text, spec):
     assert parse(text) == spec
 
 
@@ -133,7 +133,7 @@ def test_pattern_is_expanded(text, names):
     ids=lambda text: text[:20],
 )
 @pytest.mark.parametrize("read", [parse, parse_sum, parse_pattern])
-def test_bad_syntax_is_one_readable_line(read, text):
+def test_invalid_syntax_is_one_line(read, text):
     with pytest.raises(FavoritError) as error:
         read(text)
     assert "\n" not in str(error.value)
@@ -149,13 +149,13 @@ def test_spec_that_is_not_text_is_an_error(wrong):
 @pytest.mark.parametrize(
     "text", ["a*0", "a*-1", "2*a", "a*2.5", "a*b", "a*(2|3)", "a*10000000000", "a|", "|a", "a||b", "a-b", "a&b", "a/2"]
 )
-def test_bad_pattern_is_an_error(text):
+def test_invalid_pattern_is_an_error(text):
     with pytest.raises(FavoritError, match="cannot read"):
         parse_pattern(text)
 
 
 @pytest.mark.parametrize("text", ["a+", "a-b", "a*2", "a+1", "a|b"])
-def test_bad_sum_is_an_error(text):
+def test_invalid_sum_is_an_error(text):
     with pytest.raises(FavoritError, match="cannot read"):
         parse_sum(text)
 
@@ -180,16 +180,16 @@ def test_bad_sum_is_an_error(text):
     ],
     ids=lambda text: str(text)[:20],
 )
-def test_setting_is_a_literal_where_it_is_one_and_text_otherwise(text, value):
+def test_literal_parses_literals_and_keeps_other_text(text, value):
     assert literal(text) == value
     assert type(literal(text)) is type(value)
 
 
 @pytest.fixture
 def registry() -> Registry[dict]:
-    made: Registry[dict] = Registry("dish", context=("size", "seed"))
+    dishes: Registry[dict] = Registry("dish", context=("size", "seed"))
 
-    @made.register("soup")
+    @dishes.register("soup")
     def soup(
         size: int,
         bowls: PositiveInt = 1,
@@ -204,14 +204,14 @@ def registry() -> Registry[dict]:
         """
         return dict(size=size, bowls=bowls, salt=salt, heat=heat, kind=kind, hot=hot)
 
-    @made.register("stack", rest="layers")
+    @dishes.register("stack", rest="layers")
     def stack(layers: tuple[PositiveInt, ...] = (1,)) -> dict:
         return dict(layers=layers)
 
-    return made
+    return dishes
 
 
-def test_builder_gets_what_is_written_its_defaults_and_the_context_it_asks_for(registry):
+def test_builder_receives_parameters_defaults_and_its_context(registry):
     built = registry.build("soup(3, kind=thick)", size=7, seed=1)
     assert built == dict(size=7, bowls=3, salt=0.5, heat=2.0, kind="thick", hot=True)
     assert registry.build(Spec("soup", (), {"hot": False}), size=1)["hot"] is False
@@ -220,7 +220,7 @@ def test_builder_gets_what_is_written_its_defaults_and_the_context_it_asks_for(r
     assert registry.build("stack(layers=(6,))") == {"layers": (6,)}
 
 
-def test_registry_lists_its_entries_with_signature_and_first_line(registry):
+def test_registry_lists_entries_with_signature_and_summary(registry):
     assert list(registry) == ["soup", "stack"]
     assert "soup" in registry
     assert "souup" not in registry
@@ -257,7 +257,7 @@ def test_registry_lists_its_entries_with_signature_and_first_line(registry):
         ("stack(1, layers=(2,))", ["layers is given twice"]),
     ],
 )
-def test_mistake_names_the_field_the_value_and_what_is_valid(registry, text, words):
+def test_mistake_names_parameter_value_and_valid_choices(registry, text, words):
     with pytest.raises(FavoritError) as error:
         registry.build(text, size=1)
     message = str(error.value)
@@ -265,7 +265,7 @@ def test_mistake_names_the_field_the_value_and_what_is_valid(registry, text, wor
     assert "\n" not in message
 
 
-def test_a_parameter_that_is_missing_is_named():
+def test_missing_parameter_is_named():
     registry = Registry("step")
     registry.add(
         "resize", lambda size, smooth=True: (size, smooth), {"size": Parameter(int), "smooth": Parameter(bool, True)}
@@ -275,7 +275,7 @@ def test_a_parameter_that_is_missing_is_named():
     assert registry.build("resize(4)") == (4, True)
 
 
-def test_a_name_is_registered_once(registry):
+def test_registering_a_name_twice_is_an_error(registry):
     with pytest.raises(FavoritError, match="the dish 'soup' is registered twice"):
         registry.add("soup", dict)
 
@@ -284,12 +284,12 @@ def test_favorit_error_is_a_value_error():
     assert issubclass(FavoritError, ValueError)
 
 
-def test_unknown_gives_no_hint_where_nothing_is_near():
+def test_unknown_gives_no_hint_without_a_near_match():
     assert str(unknown("dish", "xyz", ["soup", "stack"])) == "unknown dish 'xyz': known: soup, stack"
     assert str(unknown("dish", "xyz", [])) == "unknown dish 'xyz': known: none"
 
 
-def test_parameters_leave_out_what_a_user_cannot_name():
+def test_parameters_exclude_variadic_and_left_out_ones():
     def builder(a: int, *rest: int, b: str = "x", **more: float) -> None: ...
 
     assert list(parameters_of(builder, leave_out=("a",))) == ["b"]

@@ -1,10 +1,9 @@
-"""What the tests of tuning share: a base that learns in a second, a study of it, and processes that tune and are
-killed.
+"""Helpers of the tests of tuning: a base that learns in a second, a search, and processes that are killed in a search.
 
-`python tune_helpers.py JOBS.json`: each job has a folder (`out`), `options` of the study, and where it dies. Libraries
-are imported once; every job is forked before any of them has computed anything. Places: `begun N`, `epoch N`, `told N`
-(after so many of these events), `waiting`, `asked` (in the middle of taking a trial), `tell N` (before a study learns
-of an end).
+`python tune_helpers.py JOBS.json` runs jobs. Each has a folder (`out`), `options` of the search, and the `place` where
+it kills itself: at the Nth event of a kind (`started N`, `epoch N`, `finished N`), while claiming a trial (`waiting`,
+`claimed`), or before the Nth outcome is stored (`tell N`). Libraries are imported once, and every job is forked before
+any computation.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import lightning_fabric  # noqa: F401  # before the fork: these take most of the time
+import lightning_fabric  # noqa: F401  # before the fork, because these imports take most of the time
 import optuna
 import sklearn.model_selection  # noqa: F401
 from torch.utils.flop_counter import FlopCounterMode
@@ -27,10 +26,10 @@ import favorit.tuning
 from favorit import RunConfig
 from favorit.measure import Timing
 from favorit.tuning import TuneResult, worker
-from favorit.tuning.events import Began, Over, Planned, Trained, TuneEvent
+from favorit.tuning.events import StudyStarted, TrialFinished, TrialProgress, TrialStarted, TuneEvent
 
 DATA = "synthetic(size=8, classes=3, train=480, test=48)"
-# Validation accuracy after an epoch: 0.7 with a learning rate of 0.01, 0.25 with one of 1e-7.
+# Validation accuracy after an epoch: 0.7 with a learning rate of 0.01, 0.25 with a learning rate of 1e-7.
 EASY: dict[str, Any] = dict(
     model=dict(stem="patch(4)", dim=16, heads=2, depth=1, mlp_dim=16, head="mean"),
     data=dict(name=DATA, validation=0.25),
@@ -47,32 +46,31 @@ def easy(**sections: Any) -> RunConfig:
 def search(
     out: Path, fields: dict[str, str] | None = None, base: RunConfig | None = None, **options: Any
 ) -> tuple[TuneResult, list[TuneEvent]]:
-    """Tunes in this process: the result and what was said. A journal is made faster than a data base."""
+    """Searches in this process: the result and the events of trials. A journal is created faster than a database."""
     events: list[TuneEvent] = []
-    hear = options.pop("listen", lambda event: None if isinstance(event, Planned) else events.append(event))
+    listen = options.pop("listen", lambda event: None if isinstance(event, StudyStarted) else events.append(event))
     options = {"sampler": "grid", "repeats": 3, "storage": f"journal:{out / 'tune.log'}", **options}
-    found = favorit.tuning.tune(fields or RATES, base or easy(), out=out, accelerator="cpu", listen=hear, **options)
+    found = favorit.tuning.tune(fields or RATES, base or easy(), out=out, accelerator="cpu", listen=listen, **options)
     return found, events
 
 
-def begun(events: list[TuneEvent]) -> list[int]:
-    return [event.number for event in events if isinstance(event, Began)]
+def started(events: list[TuneEvent]) -> list[int]:
+    """The trials that were started, in order."""
+    return [event.number for event in events if isinstance(event, TrialStarted)]
 
 
 def outcome(result: TuneResult) -> list[tuple[Any, ...]]:
-    """What may not depend on who did it and when."""
+    """The part of a result that is independent of processes and times."""
     return [(trial.number, trial.state, trial.values, trial.run) for trial in result.trials]
 
 
 def folders(out: Path) -> set[str]:
-    """The runs of a folder."""
+    """The identifiers of the runs in a folder."""
     return {path.parent.name for path in out.glob("*/config.json")}
 
 
 def count_products(calls: dict[str, Callable[[], Any]], repeats: int) -> dict[str, Timing]:
-    """In the place of `measure.time_interleaved`: the products of each call for its seconds, which are the same on a
-    busy machine.
-    """
+    """Replaces `measure.time_interleaved`: counts FLOPs, which do not depend on the load of the machine."""
     found = {}
     for name, call in calls.items():
         with FlopCounterMode(display=False) as counter:
@@ -86,14 +84,14 @@ def die() -> None:
 
 
 def arm(place: str) -> Callable[[TuneEvent], None]:
-    """Lays the trap; returns the listener that is one, too."""
+    """Patches the library to die at this place. Returns a listener that dies at its event."""
     kind, _, count = place.partition(" ")
-    heard: list[TuneEvent] = []
-    if kind == "waiting":  # a trial is made, nobody has it
+    events: list[TuneEvent] = []
+    if kind == "waiting":  # the trial exists and has no owner
         optuna.Study.ask = lambda *_: die()  # type: ignore[method-assign]
-    elif kind == "asked":  # it is this process's, which has not said so
-        worker.Desk._attempt = lambda *_: die()  # type: ignore[assignment,method-assign]
-    elif kind == "tell":  # it is over, the study does not know
+    elif kind == "claimed":  # the trial is running, but its owner is not stored
+        worker.Worker._attempt = lambda *_: die()  # type: ignore[assignment,method-assign]
+    elif kind == "tell":  # the trial has finished, but its outcome is not stored
         tell = optuna.Study.tell
         times: list[int] = []
 
@@ -104,10 +102,14 @@ def arm(place: str) -> Callable[[TuneEvent], None]:
         optuna.Study.tell = count_tells  # type: ignore[method-assign]
 
     def listen(event: TuneEvent) -> None:
-        epoch = isinstance(event, Trained) and event.accuracy is not None
-        wanted = {"begun": isinstance(event, Began), "epoch": epoch, "told": isinstance(event, Over)}
-        heard.extend([event] if wanted.get(kind) else [])
-        if heard and len(heard) == int(count):
+        epoch = isinstance(event, TrialProgress) and event.accuracy is not None
+        kinds = {
+            "started": isinstance(event, TrialStarted),
+            "epoch": epoch,
+            "finished": isinstance(event, TrialFinished),
+        }
+        events.extend([event] if kinds.get(kind) else [])
+        if events and len(events) == int(count):
             die()
 
     return listen
@@ -119,8 +121,9 @@ def _lines(out: str) -> int:
 
 
 def main(jobs: list[dict[str, Any]]) -> None:
-    """Each job in a process of its own, killed at its `place`, or once its journal is so many `lines` longer; those
-    with `beside` run while the next one does.
+    """Runs each job in its own process, killed at its `place` or once its journal has grown by `lines` lines.
+
+    Jobs with `concurrent` run at the same time as the next job.
     """
     running: list[int] = []
     for job in jobs:
@@ -137,7 +140,7 @@ def main(jobs: list[dict[str, Any]]) -> None:
             ):
                 time.sleep(0.002)
             os.kill(process, signal.SIGKILL)
-        while running and not job.get("beside"):
+        while running and not job.get("concurrent"):
             _, status = os.waitpid(running.pop(), 0)
             print(
                 signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else os.WEXITSTATUS(status),

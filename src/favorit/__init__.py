@@ -1,9 +1,9 @@
-"""favorit: efficient attention for Vision Transformers, with numbers to choose by.
+"""favorit: efficient attention for Vision Transformers, with measurements to choose by.
 
     import favorit
     model = favorit.create_model("vit-64", layout="performer_first", performer="relu(m=128)")
 
-Nothing heavy is imported until a name is used, so that the command line answers at once.
+Names are imported when they are first used, so that the command line starts fast.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""What there is: the names that each axis can take, from the registries."""
+"""All components by kind, from the registries."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from favorit.attention import KERNELS, LOCALS, MIXERS
-from favorit.config import SECTIONS
 from favorit.data import AUGMENTS, PREPROCESSES
 from favorit.errors import unknown
+from favorit.fields import DEFAULTS
 from favorit.model import HEADS, LAYOUTS, PRESETS, STEMS
 from favorit.position import POSITIONS
 from favorit.spec import Registry, Spec
@@ -35,14 +35,10 @@ def _preset(name: str) -> str:
     return ", ".join(f"{key}={value}" for key, value in PRESETS[name].items()) or "the defaults of ModelConfig"
 
 
-# What `--set section.key=value` can set, with the default of each.
-FIELDS = {
-    f"{section}.{key}": repr(field.default)
-    for section, config in SECTIONS.items()
-    for key, field in config.model_fields.items()
-}
+# The fields of `--set section.key=value` with their defaults.
+FIELDS = {name: repr(default) for name, default in DEFAULTS.items() if "." in name}
 
-# Tables in the order they were written, with what describes an entry.
+# Tables that keep their order, with the function that describes an entry.
 TABLES: dict[str, tuple[dict, Callable[[str], str]]] = {
     "layouts": (LAYOUTS, _layout),
     "presets": (PRESETS, _preset),
@@ -52,9 +48,7 @@ KINDS = (*REGISTRIES, *TABLES)
 
 
 def list_components(kind: str) -> list[str]:
-    """The names of a kind: mixers, kernels, positions, stems, heads, locals, layouts, presets, the parts of training,
-    or all fields.
-    """
+    """The names of one kind of component, such as mixers, kernels, presets, optimizers or fields (see `KINDS`)."""
     if kind in TABLES:
         return list(TABLES[kind][0])
     if kind not in REGISTRIES:
@@ -62,10 +56,8 @@ def list_components(kind: str) -> list[str]:
     return sorted(REGISTRIES[kind])
 
 
-def written(kind: str, name: str) -> str:
-    """What there is to know about a component in one line: its call with defaults and its formula, or the fields of a
-    preset.
-    """
+def describe(kind: str, name: str) -> str:
+    """One line about a component: its signature with defaults and its formula, or the fields of a preset."""
     if kind in TABLES:
         return TABLES[kind][1](name)
     entry = REGISTRIES[kind][name]

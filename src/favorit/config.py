@@ -1,7 +1,7 @@
-"""Configurations: frozen data with no unknown keys, and the identifier that is a function of what they mean.
+"""Configurations: frozen data without unknown keys, and the identifier of their content.
 
-They stop at the builders: modules take plain keyword arguments. What a text field names is checked where it is built;
-here is what arithmetic alone can tell.
+Only the builders read them: modules take plain keyword arguments. Text fields are checked when they are built; the
+checks here need arithmetic only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Self = TypeVar("Self", bound="Config")
 
 
 class Config(BaseModel):
-    """A frozen configuration whose mistakes read as one line."""
+    """A frozen configuration. Each mistake in it raises an error of one line."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
@@ -32,66 +32,64 @@ class Config(BaseModel):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise FavoritError("; ".join(_sentence(problem) for problem in error.errors())) from None
+            raise FavoritError("; ".join(_message(problem) for problem in error.errors())) from None
 
     def replace(self: Self, **changes: Any) -> Self:
-        """The same configuration with some fields changed, checked anew."""
+        """The configuration with some fields changed, validated again."""
         return type(self)(**{**{name: getattr(self, name) for name in self.model_fields_set}, **changes})
 
     def changed(self) -> dict[str, Any]:
-        """The fields that differ from their defaults, as JSON data: a new field with a default changes no old
-        identifier.
-        """
+        """The fields that differ from their defaults, as JSON data: new fields with defaults keep identifiers."""
         return self.model_dump(mode="json", exclude_defaults=True)
 
 
-def _sentence(problem: Any) -> str:
-    place = ".".join(str(part) for part in problem["loc"] if isinstance(part, str) and part.isidentifier())
-    if problem["type"] == "value_error":  # a sentence of our own, which names its field
+def _message(problem: Any) -> str:
+    name = ".".join(str(part) for part in problem["loc"] if isinstance(part, str) and part.isidentifier())
+    if problem["type"] == "value_error":  # one of our own messages, which may name its field
         message = problem["msg"].removeprefix("Value error, ")
-        return f"{place}: {message}" if place and not message.startswith(place) else message
+        return f"{name}: {message}" if name and not message.startswith(name) else message
     if problem["type"] == "missing":
-        return f"{place} is missing"
-    return f"{place}={problem['input']!r} is not valid: {problem['msg'].lower()}"
+        return f"{name} is missing"
+    return f"{name}={problem['input']!r} is not valid: {problem['msg'].lower()}"
 
 
-def _size(value: Any) -> Any:
+def _image_size(value: Any) -> Any:
     pair = (value, value) if isinstance(value, int) else value
     if not isinstance(pair, list | tuple) or len(pair) != 2:
-        raise ValueError(f"image_size={value!r} is not valid: one number of pixels, or (rows, columns)")
+        raise ValueError(f"image_size={value!r} is not valid: a number of pixels, or (rows, columns)")
     return tuple(pair)
 
 
-ImageSize = Annotated[tuple[PositiveInt, PositiveInt], BeforeValidator(_size)]
+ImageSize = Annotated[tuple[PositiveInt, PositiveInt], BeforeValidator(_image_size)]
 
 
 def _class_weights(value: Any) -> Any:
     if isinstance(value, bool):
         return value
     given = value if isinstance(value, list | tuple) else ()
-    numbers = [
+    weights = [
         part for part in given if isinstance(part, int | float) and not isinstance(part, bool) and 0 <= part < math.inf
     ]
-    if len(numbers) < len(given) or not any(numbers):
+    if len(weights) < len(given) or not any(weights):
         raise ValueError(
             f"class_weights={value!r} is not valid: False, True (inverse frequency), "
             "or a tuple with one weight for each class, none negative and not all 0"
         )
-    return tuple(map(float, numbers))
+    return tuple(map(float, weights))
 
 
 ClassWeights = Annotated[bool | tuple[float, ...], BeforeValidator(_class_weights)]
 
 
-# `32` is a number to YAML and to --set.
+# YAML and --set read `32` as a number.
 Precision = Annotated[Literal["32", "bf16", "fp16"], BeforeValidator(lambda value: "32" if value == 32 else value)]
 
 
 class ModelConfig(Config):
-    """A point in the product of the axes: stem, layout of mixers, position, block, head.
+    """A model: stem, layout of mixers, position, block and head.
 
-    Text fields are specs (`favorit list` names what there is). `performer` is the mixer that named layouts put beside
-    softmax; `head_dim` None means dim / heads; `mlp_dim` 0 leaves the feed-forward network out.
+    Text fields are specs (`favorit list` lists the components). `performer` is the mixer that named layouts combine
+    with softmax. `head_dim=None` means dim / heads. `mlp_dim=0` leaves out the feed-forward network.
     """
 
     image_size: ImageSize = (32, 32)
@@ -127,12 +125,12 @@ class ModelConfig(Config):
 
 
 class DataConfig(Config):
-    """What is trained on, and how it is split.
+    """The data set and its split.
 
-    `validation` is a fraction or a count of training images; with `folds` it is fold number `fold` instead. `augment`
-    and `preprocess` are patterns such as `crop(4)|flip` and `resize(72)|normalise(0.5, 0.5)`; only training images are
-    augmented, unless `augment_test` asks for what some published code does. `test_subset` tests on that many images,
-    the same for every run. Both are flagged in the result.
+    `validation` is a fraction or a number of training images; with `folds`, fold number `fold` is the validation part.
+    `augment` and `preprocess` are patterns such as `crop(4)|flip` and `resize(72)|normalise(0.5, 0.5)`. Only training
+    images are augmented, unless `augment_test` is set, as in some published code. `test_subset` is the number of test
+    images, the same ones for every run. The result flags both.
     """
 
     name: str = "digits"
@@ -147,17 +145,17 @@ class DataConfig(Config):
 
 
 class TrainConfig(Config):
-    """How it is trained.
+    """The optimizer, its schedule, and which weights are tested.
 
-    The learning rate rises over `warmup` epochs, then follows the schedule. `select` names the weights that are tested:
-    those of the epoch that `monitor` (on validation images) liked best, or the last. `patience` stops after that many
-    epochs without a better one. `ema` is the decay of a moving average of the weights, which is then what is validated
-    and tested. `redraw` draws random features anew each epoch, every k steps, or never. `class_weights` weighs the loss
-    of each class: True by the inverse of its frequency, a tuple by hand, such as `(1, 1, 1, 1.5, 1, 1.5, 1, 1, 1, 1)`.
-    Weights are scaled to a mean of 1 over the training images. `test_batch_size` is the batch at which inference is
-    timed. `watch="test"` also evaluates the test set after each epoch, for reproductions whose protocol does so: it
-    changes no weight and no choice, and the run is flagged *watched*. `deterministic` allows deterministic algorithms
-    only. It is meant for CUDA, where it is unverified; on a CPU runs are bit-equal at equal threads without it.
+    The learning rate rises over `warmup` epochs, then follows the schedule. `select` chooses the weights to test: those
+    of the epoch with the best `monitor` on validation images, or the last. `patience` stops training after that many
+    epochs without improvement. `ema` is the decay of a moving average of the weights, which is then validated and
+    tested. `redraw` draws new random features each epoch, every k steps, or never. `class_weights` weights the loss of
+    each class: True by its inverse frequency, or a tuple such as `(1, 1, 1, 1.5, 1, 1.5, 1, 1, 1, 1)`. The weights are
+    scaled to a mean of 1 over the training images. `test_batch_size` is the batch size of timed inference.
+    `watch="test"` also evaluates the test set after each epoch, for reproductions of such a protocol: it changes no
+    weight and no choice, and the run is flagged *watched*. `deterministic` allows deterministic algorithms only. It is
+    meant for CUDA, where it is unverified; on a CPU, runs are bit-equal at equal threads without it.
     """
 
     epochs: PositiveInt = 10
@@ -183,9 +181,9 @@ class TrainConfig(Config):
 
 
 class RunConfig(Config):
-    """A whole run: what `favorit train --config` reads and what a run folder keeps.
+    """A run, as `favorit train --config` reads it and a run folder stores it.
 
-    `scale` names the reduction of its study that the run belongs to, such as `small`; None is the study as published.
+    `scale` is the reduced version of its study that the run belongs to, such as `small`; None is the published study.
     """
 
     model: ModelConfig = ModelConfig()
@@ -199,16 +197,17 @@ class RunConfig(Config):
         chooses = self.train.select == "best" or self.train.patience
         if chooses and not self.data.validation and self.data.folds is None:
             raise ValueError(
-                "data.validation=0 leaves nothing to choose by: set train.select=last and no patience, or a validation part"
+                "data.validation=0 leaves no images to choose an epoch on: set train.select=last and no patience, "
+                "or a share for validation"
             )
         return self
 
 
-# The parts of a run's configuration that are configurations themselves.
+# The sections of a run's configuration.
 SECTIONS: dict[str, type[Config]] = {"model": ModelConfig, "data": DataConfig, "train": TrainConfig}
 
 
-def identify(meaning: Any) -> str:
-    """16 hex digits of sha256 over canonical JSON."""
-    text = json.dumps(meaning, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+def identify(content: Any) -> str:
+    """The first 16 hex digits of sha256 over canonical JSON."""
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""`make demo`: the study `quickstart`, as `favorit study run quickstart --out runs/demo` runs it."""
+"""`make demo`: the same as `favorit study run quickstart --out runs/demo`."""
 
 from __future__ import annotations
 

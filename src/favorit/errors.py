@@ -1,4 +1,4 @@
-"""The error that a user can mend, apart from the rest so that the command line reaches it without imports."""
+"""Errors that a user can fix. This module imports nothing heavy, so that the command line starts fast."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterable
 
 
 class FavoritError(ValueError):
-    """A user's mistake. The message is one line: where, what was given, what would be valid."""
+    """A user's mistake. The message is one line: what is wrong, the value given, and what is valid."""
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> FavoritError:
-    """The error for a name that does not exist: the nearest match first, then all that do."""
+    """The error for an unknown name, with the nearest match and all known names."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}? " if near else ""
@@ -19,7 +19,7 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> FavoritError:
 
 
 def positive(**values: object) -> None:
-    """An error that names the first value that is not a whole number of at least 1."""
+    """Raises an error for the first value that is not an integer of at least 1."""
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise FavoritError(f"{name}={value!r} is not valid: a whole number of at least 1")
+            raise FavoritError(f"{name}={value!r} is not valid: an integer of at least 1")

@@ -1,4 +1,4 @@
-"""Files that are whole or absent, whenever a process is killed, and errors that name the damaged one."""
+"""Atomic writes, which leave a file complete or absent after a kill, and errors that name a damaged file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SCHEMA = 1
 
 
 def write_atomically(path: Path, write: Callable[[Path], Any]) -> None:
-    """`write` fills a temporary file beside `path`, which then takes its place."""
+    """`write` fills a temporary file in the same folder, which is then renamed to `path`."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         write(temporary)
@@ -32,15 +32,15 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: str, **parts: type) -> dict[str, Any]:
-    """The object in a file of a run with its `parts`; an error that says which file is damaged, and what to do."""
+    """The JSON object in a file of a run. It must have these `parts`, or the file counts as damaged."""
     with open(path, "rb", buffering=0) as file:
         return parse_json(file.read(), path, **parts)
 
 
 def parse_json(content: bytes, path: str, **parts: type) -> dict[str, Any]:
-    """The same for content that was read already; `path` is for errors."""
+    """The JSON object in this content. `path` is used in errors."""
     try:
-        value = from_json(content)  # twice as fast as json on the small files of thousands of runs
+        value = from_json(content)  # twice as fast as `json` on the small files of thousands of runs
     except ValueError as error:
         raise damaged(path, error) from None
     if not isinstance(value, dict) or not isinstance(value.get("schema"), int):
@@ -56,15 +56,13 @@ def parse_json(content: bytes, path: str, **parts: type) -> dict[str, Any]:
 
 
 def damaged(path: str | Path, reason: object, run: str | Path | None = None) -> FavoritError:
-    """The error for a file that cannot be what was written. `run` is what to delete: the folder of the file, unless
-    given.
-    """
+    """The error for a damaged file. `run` is what to delete (default: the folder of the file)."""
     return FavoritError(
         f"{path} is damaged ({reason}): restore it, or delete {run or os.path.dirname(path)} and train again"
     )
 
 
 def sync(path: Path) -> None:
-    """Waits until the file is on the disk."""
+    """Waits until the file is on disk (fsync)."""
     with open(path, "rb") as file:
         os.fsync(file.fileno())

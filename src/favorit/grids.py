@@ -1,6 +1,6 @@
-"""Token grids: where each token lies, and values on one grid read at another.
+"""Token grids: coordinates of tokens, and interpolation between grids.
 
-A grid is a tuple of axis lengths, rows before columns; tokens run through it in row-major order.
+A grid is a tuple of axis lengths, rows before columns. Tokens are in row-major order.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ MODES = {1: "linear", 2: "bicubic", 3: "trilinear"}
 
 
 def coordinates(grid: Grid, device: torch.device | None = None) -> Tensor:
-    """(N, axes): the integer place of each token, in row-major order."""
+    """(N, axes): the integer coordinates of each token, in row-major order."""
     axes = [torch.arange(length, device=device) for length in grid]
     return torch.stack(torch.meshgrid(*axes, indexing="ij"), -1).reshape(math.prod(grid), len(grid))
 
 
 def interpolate(values: Tensor, old: Grid, new: Grid) -> Tensor:
-    """(..., prod(old)) -> (..., prod(new)), smoothly; the identity where the grids are equal."""
+    """(..., prod(old)) -> (..., prod(new)), bicubic in 2D; the identity if the grids are equal."""
     if old == new:
         return values
     flat = values.reshape(1, -1, *old)

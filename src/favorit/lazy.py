@@ -1,4 +1,4 @@
-"""Names of a package that are imported when they are first used, so that light parts of it load without torch."""
+"""Lazy imports: a package imports a name when it is first used, so that `favorit --help` does not import torch."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 
 def lazy(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """The `__getattr__` of a package: name -> the module that defines it."""
+    """A `__getattr__` for a package. `homes` maps each name to the module that defines it."""
 
-    def __getattr__(name: str) -> Any:  # noqa: N807  # it becomes the package's
+    def __getattr__(name: str) -> Any:  # noqa: N807  # the package's own __getattr__
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         return getattr(import_module(homes[name]), name)

@@ -1,6 +1,6 @@
-"""Settings of a process that computes: how its C library keeps buffers, and how long its OpenMP threads spin.
+"""Settings of a process: the allocator keeps large buffers, and OpenMP threads spin for a short time.
 
-The command line and all its worker processes use both settings. `import favorit` changes nothing.
+The command line and its worker processes use both settings. `import favorit` changes nothing.
 """
 
 from __future__ import annotations
@@ -13,36 +13,35 @@ from contextlib import contextmanager
 
 from favorit.errors import FavoritError
 
-# glibc returns larger buffers to the system, and then faults their pages in again at every step.
-LARGEST = 1 << 30
+# glibc returns larger buffers to the system, which costs page faults at every step.
+MAX_KEPT_BUFFER = 1 << 30
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 # glibc reads these when a program starts. Other C libraries ignore them.
 ALLOCATOR = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
-# A thread that waits for others first spins, then sleeps. Next to a busy process, long spinning keeps the core from the
-# thread that it waits for; without spinning, every operation pays for waking threads up. LOG.md, 2026-11-18, has the
-# measurements.
+# A waiting thread first spins, then sleeps. Next to a busy process, a thread that spins for long takes the core from
+# the thread that it waits for; without spinning, every operation pays for waking up threads. Measurements: LOG.md,
+# 2026-11-18.
 SPIN_COUNT = "2000"
-# libgomp, which torch's Linux packages bring, reads these when it is loaded. If a user sets one of them, that choice
-# holds.
+# libgomp, which torch's Linux packages contain, reads these when it is loaded. A value set by the user is kept.
 SPINNING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 
 
 def keep_large_buffers() -> bool:
-    """True if glibc now keeps buffers of up to 1 GiB for this process; False with another C library."""
+    """Makes glibc keep freed buffers of up to 1 GiB for this process. False with another C library."""
     if not sys.platform.startswith("linux"):
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return False
-    return bool(mallopt(M_MMAP_THRESHOLD, LARGEST)) and bool(mallopt(M_TRIM_THRESHOLD, LARGEST))
+    return bool(mallopt(M_MMAP_THRESHOLD, MAX_KEPT_BUFFER)) and bool(mallopt(M_TRIM_THRESHOLD, MAX_KEPT_BUFFER))
 
 
 def share_cores() -> None:
-    """Shortens the spinning of OpenMP threads in this process and its children: a busy machine then slows training much
-    less.
+    """Shortens the spinning of OpenMP threads in this process and its children, so that a busy machine slows training
+    much less.
 
-    Call it before torch is imported: torch reads the setting only then. If the environment has GOMP_SPINCOUNT or
-    OMP_WAIT_POLICY, nothing changes.
+    Call it before torch is imported, because torch reads the setting only then. If the environment has GOMP_SPINCOUNT
+    or OMP_WAIT_POLICY, nothing changes.
     """
     chosen = spin_settings()
     if "torch" in sys.modules and not chosen.items() <= os.environ.items():
@@ -53,24 +52,24 @@ def share_cores() -> None:
 
 
 def spin_settings() -> dict[str, str]:
-    """Environment variables for spinning: the user's choice if there is one, else favorit's."""
+    """Environment variables of spinning: the user's if there are any, or else favorit's."""
     return {name: os.environ[name] for name in SPINNING if name in os.environ} or {SPINNING[0]: SPIN_COUNT}
 
 
 def worker_settings() -> dict[str, str]:
-    """Environment variables of a worker process: large buffers kept, and `spin_settings`."""
-    return {**dict.fromkeys(ALLOCATOR, str(LARGEST)), **spin_settings()}
+    """Environment variables of a worker process: keep large buffers, and `spin_settings`."""
+    return {**dict.fromkeys(ALLOCATOR, str(MAX_KEPT_BUFFER)), **spin_settings()}
 
 
 def as_shipped() -> dict[str, str]:
-    """This process's environment without favorit's settings; a user's choice of spinning stays."""
+    """The environment of this process without favorit's settings. The user's own spin settings stay."""
     ours = (SPINNING[0], SPIN_COUNT)
     return {name: value for name, value in os.environ.items() if name not in ALLOCATOR and (name, value) != ours}
 
 
 @contextmanager
 def environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Sets environment variables for the processes started inside, and restores the previous values after."""
+    """Sets environment variables inside the block, for processes started there, and then restores them."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

@@ -1,9 +1,9 @@
-"""One random generator for each named stream, so that no part of a run disturbs another.
+"""One random generator for each named stream, so that parts of a run do not affect each other.
 
     state = first 63 bits of sha256("seed/name/name/...")
 
-A stream depends on nothing but its seed and names: not on the device, the rank or what ran before. Two processes, or a
-run and its resumption, therefore agree without talking.
+A stream depends only on its seed and names, not on the device, the rank or earlier draws. Two processes, or a run and
+its resumption, therefore agree without communication.
 """
 
 from __future__ import annotations
@@ -22,20 +22,18 @@ def derive(seed: int, *names: str | int) -> int:
 
 
 def generator(seed: int, *names: str | int) -> torch.Generator:
-    """A CPU generator for one stream."""
+    """The CPU generator of a stream."""
     return torch.Generator().manual_seed(derive(seed, *names))
 
 
 def fresh() -> int:
-    """A seed drawn from torch's global generator, so that `torch.manual_seed` governs whoever gives no seed."""
+    """A seed drawn from torch's global generator: `torch.manual_seed` determines it where no seed is given."""
     return int(torch.randint(2**62, (), device="cpu").item())
 
 
 @contextmanager
 def global_stream(seed: int, *names: str | int) -> Iterator[None]:
-    """Code that draws from torch's global CPU generator draws from the named stream inside, and leaves no trace
-    outside.
-    """
+    """Replaces torch's global CPU generator by the named stream inside the block, and restores it after."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(derive(seed, *names))
         yield

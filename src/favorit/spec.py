@@ -1,6 +1,6 @@
 """Text specs and registries: `favor(m=128, features=hyperbolic)` becomes a checked call of a registered builder.
 
-Grammar, all of it a subset of Python expressions read by `ast`:
+The grammar is a subset of Python expressions, parsed with `ast`:
 
     component   name | name(value, key=value, ...)     values are literals; bare words are strings
     sum         component + component + ...            positions:  learned+rope2d
@@ -23,7 +23,7 @@ from favorit.errors import FavoritError, unknown
 T = TypeVar("T")
 
 BOOLEANS = {"true": True, "false": False}  # as YAML and JSON write them
-MOST_LAYERS = 10_000  # of one component in a pattern: a slip such as softmax*10000000000 is an error, not a full memory
+MAX_REPEATS = 10_000  # of a component in a pattern: a typo such as softmax*10000000000 would fill the memory
 
 PositiveInt = Annotated[int, Field(ge=1, strict=True)]
 NonNegativeInt = Annotated[int, Field(ge=0, strict=True)]
@@ -35,15 +35,15 @@ Flag = Annotated[bool, Field(strict=True)]
 
 @dataclass(frozen=True)
 class Spec:
-    """One component as written: a name and the values given for its parameters."""
+    """A component as written: its name and the values of its parameters."""
 
     name: str
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        values = [_written(value) for value in self.args]
-        values += [f"{key}={_written(value)}" for key, value in self.kwargs.items()]
+        values = [_format(value) for value in self.args]
+        values += [f"{key}={_format(value)}" for key, value in self.kwargs.items()]
         return f"{self.name}({', '.join(values)})" if values else self.name
 
 
@@ -53,7 +53,7 @@ def parse(text: str) -> Spec:
 
 
 def parse_sum(text: str) -> list[Spec]:
-    """`a + b(c=1)` -> the specs in order."""
+    """`a + b(c=1)` -> [a, b(c=1)]."""
 
     def terms(node: ast.expr) -> Iterator[ast.expr]:
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
@@ -73,7 +73,7 @@ def parse_pattern(text: str) -> list[Spec]:
             case ast.BinOp(left=left, op=ast.BitOr(), right=right):
                 yield from parts(left)
                 yield from parts(right)
-            case ast.BinOp(left=left, op=ast.Mult(), right=ast.Constant(value=int(count))) if 1 <= count <= MOST_LAYERS:
+            case ast.BinOp(left=left, op=ast.Mult(), right=ast.Constant(value=int(count))) if 1 <= count <= MAX_REPEATS:
                 yield from list(parts(left)) * count
             case _:
                 yield _component(node, text)
@@ -82,7 +82,7 @@ def parse_pattern(text: str) -> list[Spec]:
 
 
 def literal(text: str) -> Any:
-    """A value as a user types it: a Python literal where it is one (true and false too), the bare text otherwise."""
+    """The value of a Python literal, of true or of false; any other text as it is."""
     if text in BOOLEANS:
         return BOOLEANS[text]
     try:
@@ -104,17 +104,17 @@ def _component(node: ast.expr, text: str) -> Spec:
     match node:
         case ast.Name(id=name):
             return Spec(name)
-        case ast.Constant(value=None):  # the word `None`; `none` is an ordinary name
+        case ast.Constant(value=None):  # the literal `None`; `none` is an ordinary name
             return Spec("none")
         case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords):
-            named: dict[str, Any] = {}
+            values: dict[str, Any] = {}
             for given in keywords:
                 if given.arg is None:
                     raise FavoritError(f"cannot read the spec {text!r}: ** is not allowed")
-                if given.arg in named:
+                if given.arg in values:
                     raise FavoritError(f"cannot read the spec {text!r}: {given.arg} is given twice")
-                named[given.arg] = _value(given.value, text)
-            return Spec(name, tuple(_value(arg, text) for arg in args), named)
+                values[given.arg] = _value(given.value, text)
+            return Spec(name, tuple(_value(arg, text) for arg in args), values)
     raise FavoritError(f"cannot read {ast.unparse(node)!r} in the spec {text!r}: write name or name(key=value, ...)")
 
 
@@ -125,19 +125,19 @@ def _value(node: ast.expr, text: str) -> Any:
         return ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         raise FavoritError(
-            f"cannot read the value {ast.unparse(node)!r} in the spec {text!r}: a literal or one word"
+            f"cannot read the value {ast.unparse(node)!r} in the spec {text!r}: write a literal or one word"
         ) from None
 
 
-def _written(value: Any) -> str:
-    """The text that `_value` reads back as the same value."""
-    plain = isinstance(value, str) and value.isascii() and value.isidentifier() and not keyword.iskeyword(value)
-    return value if plain else repr(value)
+def _format(value: Any) -> str:
+    """The text that `_value` parses to this value."""
+    is_word = isinstance(value, str) and value.isascii() and value.isidentifier() and not keyword.iskeyword(value)
+    return value if is_word else repr(value)
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """What a user may set on a component: its type (with pydantic bounds) and its default."""
+    """A parameter that a user may set: its type (with pydantic bounds) and its default."""
 
     annotation: Any
     default: Any = inspect.Parameter.empty
@@ -145,16 +145,16 @@ class Parameter:
     def check(self, owner: str, name: str, value: Any) -> Any:
         config = None if hasattr(self.annotation, "model_config") else ConfigDict(arbitrary_types_allowed=True)
         try:
-            # Strict, so that True is no number and '3' none either; but a list is as good as a tuple.
-            written = tuple(value) if isinstance(value, list) else value
-            return TypeAdapter(self.annotation, config=config).validate_python(written, strict=True)
+            # Strict: True and '3' are not numbers. A list is accepted as a tuple.
+            value = tuple(value) if isinstance(value, list) else value
+            return TypeAdapter(self.annotation, config=config).validate_python(value, strict=True)
         except ValidationError as error:
             reasons = "; ".join(sorted({problem["msg"].lower() for problem in error.errors()}))
-            raise FavoritError(f"{owner}: {name}={_written(value)} is not valid: {reasons}") from None
+            raise FavoritError(f"{owner}: {name}={_format(value)} is not valid: {reasons}") from None
 
 
 def parameters_of(function: Callable[..., Any], leave_out: Iterable[str] = ()) -> dict[str, Parameter]:
-    """The named parameters of a function or of a class's constructor, in order."""
+    """The named parameters of a function or constructor, in order."""
     hints = get_type_hints(function.__init__ if inspect.isclass(function) else function, include_extras=True)
     named = inspect.signature(function).parameters.values()
     keep = [p for p in named if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL) and p.name not in set(leave_out)]
@@ -163,9 +163,7 @@ def parameters_of(function: Callable[..., Any], leave_out: Iterable[str] = ()) -
 
 @dataclass(frozen=True)
 class Entry(Generic[T]):
-    """A registered variant. `rest` names the parameter that takes any number of positional values, as in `mlp(2048,
-    1024)`.
-    """
+    """A registered variant. `rest` is the parameter that takes all positional values, as in `mlp(2048, 1024)`."""
 
     name: str
     builder: Callable[..., T]
@@ -179,7 +177,7 @@ class Entry(Generic[T]):
         return (inspect.getdoc(self.builder) or "").partition("\n")[0]
 
     def resolve(self, spec: Spec) -> dict[str, Any]:
-        """The keyword arguments that a spec stands for, each checked against its type."""
+        """The keyword arguments of a spec, each checked against its type."""
         values: dict[str, Any] = {}
         if self.rest and spec.args:
             values[self.rest] = spec.args
@@ -202,15 +200,15 @@ class Entry(Generic[T]):
     def signature(self) -> str:
         """The call with its defaults, as text."""
         required = inspect.Parameter.empty
-        shown = (key if p.default is required else f"{key}={_written(p.default)}" for key, p in self.parameters.items())
+        shown = (key if p.default is required else f"{key}={_format(p.default)}" for key, p in self.parameters.items())
         return f"{self.name}({', '.join(shown)})"
 
 
 class Registry(Generic[T]):
-    """The variants of one noun by name.
+    """The variants of one kind of component, by name.
 
-    A builder's keywords are of two sorts: those named in `context` come from the surrounding model (the head width, the
-    layer's number) and are passed to the builders that ask for them; all others are what a user may write in a spec.
+    A builder has two kinds of keyword arguments. Those in `context` come from the surrounding model (head width, layer
+    index) and are passed to the builders that have them. All others are parameters that a user may write in a spec.
     """
 
     def __init__(self, noun: str, context: Iterable[str] = ()) -> None:
@@ -225,14 +223,13 @@ class Registry(Generic[T]):
         parameters: Mapping[str, Parameter] | None = None,
         rest: str | None = None,
     ) -> None:
-        """Registers a builder. `parameters` replaces what its signature says, where the signature is `**values`."""
+        """Registers a builder. If its signature is `**values`, `parameters` lists its parameters."""
         if name in self._entries:
             raise FavoritError(f"the {self.noun} {name!r} is registered twice")
         own = parameters_of(builder, ("self",))
         user = {key: p for key, p in (parameters or own).items() if key not in self.context}
-        takes_all = parameters is not None
-        asked = self.context if takes_all else self.context & own.keys()
-        self._entries[name] = Entry(name, builder, user, frozenset(asked), rest)
+        context = self.context if parameters is not None else self.context & own.keys()
+        self._entries[name] = Entry(name, builder, user, frozenset(context), rest)
 
     def register(self, name: str, rest: str | None = None) -> Callable[[Callable[..., T]], Callable[..., T]]:
         """The decorator form of `add`."""
@@ -255,9 +252,7 @@ class Registry(Generic[T]):
         return self._entries[name]
 
     def canonical(self, spec: str | Spec) -> Spec:
-        """The spec with its parameters named, in the order of the signature, and without those that equal their
-        default.
-        """
+        """The spec with named parameters, in the order of the signature, without those that equal their default."""
         spec = parse(spec) if isinstance(spec, str) else spec
         entry = self[spec.name]
         values = entry.resolve(spec)
@@ -268,7 +263,7 @@ class Registry(Generic[T]):
         )
 
     def build(self, spec: str | Spec, **context: Any) -> T:
-        """The component that a spec names, with the context it asks for."""
+        """Builds the component of a spec with its part of the context."""
         if not isinstance(spec, Spec):
             spec = parse(spec)
         entry = self[spec.name]

@@ -20,8 +20,8 @@ from favorit.cli.console import open_console
 from favorit.cli.machine import reserve_machine
 from favorit.cli.main import main
 from favorit.foreign_load import ForeignLoad, LoadMonitor
+from favorit.machine_lock import measuring
 from favorit.process import ALLOCATOR, SPIN_COUNT, SPINNING
-from favorit.quiet import measuring
 from training_helpers import PATIENCE, finish, start
 
 TINY = [part for field in ("dim=8", "depth=1", "heads=2", "mlp_dim=8") for part in ("--set", f"model.{field}")]
@@ -100,7 +100,7 @@ def test_benchmark_waits_for_another_benchmark(tmp_path: Path, monkeypatch: pyte
     with measuring():
         process = start("-m", "favorit", "bench", "approximation", *sizes)
         assert process.stderr is not None
-        assert process.stderr.readline() == "waiting for another benchmark of this machine to end\n"
+        assert process.stderr.readline() == "waiting for another benchmark on this machine to finish\n"
         assert process.poll() is None
     status, out, errors = finish(process)
     assert status == 0, errors

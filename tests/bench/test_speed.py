@@ -335,7 +335,7 @@ def test_unwritable_out_is_rejected_before_timing(
 ) -> None:
     monkeypatch.setattr(speed, "interleave_with_gemm", lambda *_: pytest.fail("timed"))
     assert run(monkeypatch, "speed", "--out", str(tmp_path / "nowhere" / "x.csv")) == 2
-    assert "there is no folder" in capsys.readouterr().err
+    assert "does not exist: create it first" in capsys.readouterr().err
     assert run(monkeypatch, "speed", "--out", str(tmp_path)) == 2
     assert "give the name of a file" in capsys.readouterr().err
 

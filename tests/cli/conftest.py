@@ -12,7 +12,7 @@ Command = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Runs `favorit ...` in this process: exit status, stdout, stderr."""
+    """Runs `favorit ...` in this process and returns exit status, stdout and stderr."""
 
     def run(*arguments: object) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["favorit", *map(str, arguments)])

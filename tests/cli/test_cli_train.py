@@ -1,4 +1,4 @@
-"""`favorit train`, `evaluate`, `predict` and `runs`: what they do, print and refuse."""
+"""`favorit train`, `evaluate`, `predict` and `runs`: effects, output and errors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CPU = ("--accelerator", "cpu")
 
 
 def settings(**sections: dict[str, Any]) -> list[str]:
-    """The same fields as `--set section.key=value`."""
+    """These fields as `--set section.key=value`."""
     return [
         part
         for section, fields in sections.items()
@@ -43,10 +43,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> favorit.Run:
 
 @pytest.fixture(scope="module")
 def shades(tmp_path_factory: pytest.TempPathFactory) -> favorit.Run:
-    """A run that tells black images from white ones."""
-    place = tmp_path_factory.mktemp("shades")
-    path = pictures(place / "images", {"black": 30, "white": 30})
-    return fit(place / "runs", tiny(data=dict(name=f"folder('{path}', 8)", validation=0.2), train=dict(epochs=4)))[0]
+    """A run on black and white images."""
+    folder = tmp_path_factory.mktemp("shades")
+    path = pictures(folder / "images", {"black": 30, "white": 30})
+    return fit(folder / "runs", tiny(data=dict(name=f"folder('{path}', 8)", validation=0.2), train=dict(epochs=4)))[0]
 
 
 def only(out: Path) -> favorit.Run:
@@ -57,7 +57,7 @@ def only(out: Path) -> favorit.Run:
 # train
 
 
-def test_settings_make_the_run_that_python_makes(command, tmp_path: Path, run):
+def test_command_and_python_train_the_same_run(command, tmp_path: Path, run):
     status, out, err = command("train", *TINY, "--out", tmp_path)
     assert (status, err) == (0, "")
     made = only(tmp_path)
@@ -70,15 +70,14 @@ def test_settings_make_the_run_that_python_makes(command, tmp_path: Path, run):
     assert "1,683" in out
 
 
-def test_the_issue_s_command_means_what_it_says(command, monkeypatch):
-    """--data, --preset, --set, --epochs and --seed of the issue, with all but the training."""
+def test_options_build_the_configuration_they_name(command, monkeypatch):
     from favorit import training
 
-    asked: list[tuple[RunConfig, Any]] = []
+    calls: list[tuple[RunConfig, Any]] = []
 
     def stop(config: RunConfig, **options: Any) -> None:
-        asked.append((config, options["out"]))
-        raise favorit.FavoritError("enough")
+        calls.append((config, options["out"]))
+        raise favorit.FavoritError("stopped by the test")
 
     monkeypatch.setattr(training, "train", stop)
     model = settings(model={"layout": "performer_first", "performer": "relu(m=128)"})
@@ -88,13 +87,13 @@ def test_the_issue_s_command_means_what_it_says(command, monkeypatch):
         )[0]
         == 2
     )
-    ((config, out),) = asked
+    ((config, out),) = calls
     assert (config.data.name, config.train.epochs, config.seed, out) == ("cifar10", 5, 42, Path("runs"))
     expected = favorit.create_model("vit-64", layout="performer_first", performer="relu(m=128)").config
     assert config.model == expected
 
 
-def test_json_is_on_stdout_alone(command, tmp_path: Path):
+def test_json_is_the_only_output_on_stdout(command, tmp_path: Path):
     status, out, err = command("train", *TINY, "--out", tmp_path, "--json")
     made = only(tmp_path)
     assert status == 0
@@ -102,7 +101,7 @@ def test_json_is_on_stdout_alone(command, tmp_path: Path):
     assert "epoch   1/2" in err
 
 
-def test_a_finished_run_is_shown_and_not_repeated(command, run):
+def test_finished_run_is_printed_and_not_trained_again(command, run):
     before = (run.path / "result.json").stat().st_mtime_ns
     status, out, _ = command("train", *TINY, "--out", run.path.parent)
     assert status == 0
@@ -132,7 +131,7 @@ seed: 7
 """
 
 
-def test_a_file_with_settings_on_top(command, tmp_path: Path):
+def test_settings_override_a_config_file(command, tmp_path: Path):
     (tmp_path / "run.yaml").write_text(CONFIG)
     arguments = ("--config", tmp_path / "run.yaml", "--epochs", "1", *settings(train=dict(batch_size=32)))
     status, _, err = command("train", *CPU, *arguments, "--out", tmp_path / "runs")
@@ -143,13 +142,13 @@ def test_a_file_with_settings_on_top(command, tmp_path: Path):
     assert (config.model.layout, config.model.dim, config.data.augment) == ("relu(m=4)|softmax", 8, "crop(1)|flip")
 
 
-def test_a_file_of_json_is_the_configuration_of_python(command, tmp_path: Path, run):
+def test_config_file_in_json_gives_the_run_of_python(command, tmp_path: Path, run):
     (tmp_path / "run.yaml").write_text(json.dumps(plain()))
     assert command("train", *CPU, "--config", tmp_path / "run.yaml", "--out", tmp_path / "runs")[0] == 0
     assert only(tmp_path / "runs").id == run.id
 
 
-def test_folds_are_all_trained_and_their_mean_is_printed(command, tmp_path: Path):
+def test_folds_trains_every_fold_and_prints_the_mean(command, tmp_path: Path):
     status, out, err = command("train", *TINY, "--epochs", "1", "--folds", "3", "--out", tmp_path, "--json")
     assert status == 0
     *found, together = [json.loads(line) for line in out.splitlines()]
@@ -174,7 +173,7 @@ def test_folds_are_all_trained_and_their_mean_is_printed(command, tmp_path: Path
     ]
 
 
-def test_tensorboard_gets_the_curves(command, tmp_path: Path):
+def test_tensorboard_option_writes_curves(command, tmp_path: Path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     arguments = [*TINY, *settings(model=dict(layout="mixture"))]
@@ -200,15 +199,15 @@ def test_tensorboard_gets_the_curves(command, tmp_path: Path):
     assert len(favorit.runs(tmp_path)) == 1
 
 
-def test_without_tensorboard_the_option_says_what_to_install(command, tmp_path: Path, monkeypatch):
+def test_tensorboard_option_without_the_package_names_the_extra(command, tmp_path: Path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     status, out, err = command("train", *TINY, "--out", tmp_path, "--tensorboard")
     assert (status, out) == (2, "")
     assert "pip install 'favorit[tensorboard]'" in err
 
 
-def test_on_a_terminal_there_is_a_bar(tmp_path: Path, monkeypatch, capsys):
-    """rich draws where the environment says that this is a terminal."""
+def test_terminal_shows_a_progress_bar(tmp_path: Path, monkeypatch, capsys):
+    """FORCE_COLOR makes rich treat the output as a terminal."""
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "120")
@@ -223,7 +222,7 @@ def test_on_a_terminal_there_is_a_bar(tmp_path: Path, monkeypatch, capsys):
     assert "epoch   3/3" in shown
 
 
-# Mistakes: what is asked for, and words that the one line must hold.
+# Arguments with a mistake, and words that the error message must contain.
 MISTAKES: dict[str, tuple[list[str], list[str]]] = {
     "field": (settings(train=dict(epoch=3)), ["'epoch'", "did you mean 'epochs'"]),
     "field of data": (settings(data=dict(agument="flip")), ["'agument'", "did you mean 'augment'"]),
@@ -234,22 +233,22 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
     "preset": (["--preset", "vti-64"], ["preset 'vti-64'", "did you mean 'vit-64'"]),
     "data set": (settings(data=dict(name="mnits")), ["data set 'mnits'", "did you mean 'mnist'"]),
     "folder of images": (settings(data=dict(name="folder:/nowhere")), ["folder:/nowhere", "folder not found"]),
-    "a folder of images without a name": (settings(data=dict(name="folder:")), ["folder: the path is empty"]),
-    "a relative folder": (
+    "folder of images without a path": (settings(data=dict(name="folder:")), ["folder: the path is empty"]),
+    "relative folder": (
         settings(data=dict(name="folder:nowhere")),
         ["folder:nowhere", "relative paths start at the working directory"],
     ),
-    "two data sets": (["--data", "digits"], ["--data digits and --set data.name both say data.name"]),
+    "two data sets": (["--data", "digits"], ["--data digits and --set data.name both set data.name"]),
     "two numbers of epochs": (
         settings(train=dict(epochs=0)),
-        ["--epochs 2 and --set train.epochs both say train.epochs"],
+        ["--epochs 2 and --set train.epochs both set train.epochs"],
     ),
-    "a fold of all folds": ([*settings(data=dict(folds=3, fold=1)), "--folds", "2"], ["--folds trains every fold"]),
+    "fold and folds": ([*settings(data=dict(folds=3, fold=1)), "--folds", "2"], ["--folds trains every fold"]),
     "classes": (settings(model=dict(classes=3)), ["--set model.classes is not valid: it follows from the data"]),
     "fold out of range": (settings(data=dict(folds=3, fold=3)), ["folds=3, fold=3", "0..folds-1"]),
     "folds without a fold": (settings(data=dict(folds=3)), ["folds=3, fold=None", "give both"]),
     "one fold": (["--folds", "1"], ["--folds", "greater than or equal to 2"]),
-    "fewer folds than none": (["--folds", "-1"], ["--folds", "greater than or equal to 2"]),
+    "negative folds": (["--folds", "-1"], ["--folds", "greater than or equal to 2"]),
     "no epochs": (["--epochs", "0"], ["epochs=0", "greater than or equal to 1"]),
     "negative seed": (["--seed", "-1"], ["seed=-1", "greater than or equal to 0"]),
     "learning rate": (settings(train=dict(lr="fast")), ["lr='fast'", "number"]),
@@ -265,7 +264,7 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
 
 
 @pytest.mark.parametrize(("arguments", "words"), MISTAKES.values(), ids=MISTAKES)
-def test_a_mistake_is_one_line_and_exit_status_2(command, tmp_path: Path, arguments, words):
+def test_mistake_is_one_line_and_exit_status_2(command, tmp_path: Path, arguments, words):
     status, out, err = command("train", *TINY, *arguments, "--out", tmp_path)
     assert (status, out) == (2, ""), err
     assert err.startswith("favorit: ")
@@ -280,20 +279,20 @@ FILES: dict[str, tuple[bytes | None, list[str]]] = {
     "not YAML": (b"model: [unclosed", ["is not YAML"]),
     "two values": (b"a: b: c", ["is not YAML"]),
     "bytes": (b"\xff\xfe\x00\x80", ["is not YAML"]),
-    "empty": (b"", ["must hold the sections model, data, train"]),
-    "a list": (b"- 1\n- 2\n", ["must hold the sections"]),
-    "a section of text": (b"model: vit-64\n", ["must hold the sections"]),
+    "empty": (b"", ["must contain the sections model, data, train"]),
+    "list": (b"- 1\n- 2\n", ["must contain the sections"]),
+    "section of text": (b"model: vit-64\n", ["must contain the sections"]),
     "unknown section": (b"modle: {dim: 8}\n", ["'modle'", "did you mean 'model'"]),
     "unknown field": (b"train: {epoch: 3}\n", ["'epoch'", "did you mean 'epochs'"]),
     "unknown preset": (b"model: {preset: vti-64}\n", ["'vti-64'", "did you mean 'vit-64'"]),
-    "a number for a key": (b"1: 2\n", ["'1'", "known: data, model"]),
-    "a number for a field": (b"model: {1: 2}\n", ["'1'", "known: act"]),
+    "number as a section": (b"1: 2\n", ["'1'", "known: data, model"]),
+    "number as a field": (b"model: {1: 2}\n", ["'1'", "known: act"]),
     "seed": (b"seed: first\n", ["seed='first'"]),
 }
 
 
 @pytest.mark.parametrize(("content", "words"), FILES.values(), ids=FILES)
-def test_a_file_that_is_no_configuration(command, tmp_path: Path, content, words):
+def test_invalid_config_file_is_one_line(command, tmp_path: Path, content, words):
     path = tmp_path / "run.yaml"
     if content is not None:
         path.write_bytes(content)
@@ -303,7 +302,7 @@ def test_a_file_that_is_no_configuration(command, tmp_path: Path, content, words
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_diverged_run_says_so_and_is_listed(command, tmp_path: Path):
+def test_diverged_run_is_one_line_and_is_listed_as_failed(command, tmp_path: Path):
     arguments = ("train", *TINY, *settings(train=dict(lr="1e30")), "--out", tmp_path)
     for words in ("favorit: the loss became nan at epoch 1, step 2 of 6", "failed before"):
         status, _, err = command(*arguments)
@@ -315,20 +314,20 @@ def test_a_diverged_run_says_so_and_is_listed(command, tmp_path: Path):
     assert "the loss became nan" in listed
 
 
-def test_what_the_data_decide_cannot_be_set(command, tmp_path: Path):
+def test_setting_a_field_that_follows_from_the_data_is_rejected(command, tmp_path: Path):
     status, _, err = command("train", *TINY, "--set", "model.image_size=64", "--out", tmp_path)
     assert (status, err.count("\n")) == (2, 1)
     assert "--set model.image_size is not valid: it follows from the data (data.preprocess=resize(64)" in err
 
 
-def test_the_configuration_of_a_run_can_be_given_back(command, tmp_path: Path, run):
+def test_config_of_a_finished_run_gives_the_same_run(command, tmp_path: Path, run):
     status, out, err = command("train", "--config", run.path / "config.json", "--out", run.path.parent, "--json")
     assert status == 0
     assert json.loads(out)["id"] == run.id
-    assert "complete already: nothing is left to train" in err
+    assert "already complete: nothing to train" in err
 
 
-def test_an_interrupted_run_says_where_it_goes_on(command, tmp_path: Path):
+def test_resumed_run_prints_its_step(command, tmp_path: Path):
     def stop(event, config):
         if isinstance(event, Epoch):
             raise KeyboardInterrupt
@@ -337,13 +336,13 @@ def test_an_interrupted_run_says_where_it_goes_on(command, tmp_path: Path):
         favorit.train(tiny(), out=tmp_path, listen=stop)
     status, out, _ = command("train", *TINY, "--out", tmp_path)
     assert status == 0
-    assert "goes on after step 6, where it was interrupted" in out
+    assert "resumed after step 6" in out
 
 
 @pytest.mark.parametrize(
     "error", [MemoryError(), RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: 9 bytes")]
 )
-def test_too_little_memory_is_one_line(command, tmp_path: Path, monkeypatch, error):
+def test_out_of_memory_is_one_line(command, tmp_path: Path, monkeypatch, error):
     def fail(*arguments, **options):
         raise error
 
@@ -353,7 +352,7 @@ def test_too_little_memory_is_one_line(command, tmp_path: Path, monkeypatch, err
     assert "not enough memory" in err
 
 
-def test_a_compiler_that_is_absent_is_one_line(command, tmp_path: Path, monkeypatch):
+def test_missing_compiler_is_one_line(command, tmp_path: Path, monkeypatch):
     from torch._inductor.exc import InvalidCxxCompiler
 
     def fail(*arguments, **options):
@@ -363,16 +362,16 @@ def test_a_compiler_that_is_absent_is_one_line(command, tmp_path: Path, monkeypa
     status, _, err = command("train", *TINY, "--out", tmp_path, "--compile")
     assert (status, err.count("\n")) == (1, 1)
     assert "torch.compile failed (" in err
-    assert "without --compile none is needed" in err
+    assert "or leave out --compile" in err
 
 
-def test_a_place_with_brackets_is_printed_as_it_is(command, tmp_path: Path):
+def test_path_with_brackets_is_printed_unchanged(command, tmp_path: Path):
     status, out, _ = command("train", *TINY, "--epochs", "1", "--out", tmp_path / "my[old]runs")
     assert status == 0
     assert f"in {tmp_path / 'my[old]runs'}" in out
 
 
-def test_a_full_disk_is_one_line_and_the_same_command_goes_on(command, tmp_path: Path, monkeypatch, run):
+def test_full_disk_is_one_line_and_rerun_resumes(command, tmp_path: Path, monkeypatch, run):
     sync, calls = os.fsync, []
 
     def full(descriptor: int) -> None:
@@ -385,12 +384,12 @@ def test_a_full_disk_is_one_line_and_the_same_command_goes_on(command, tmp_path:
     status, _, err = command("train", *TINY, "--out", tmp_path)
     assert (status, err.count("\n")) == (1, 1)
     assert "No space left on device" in err
-    assert "the same command goes on" in err
+    assert "rerun the same command to resume" in err
     assert command("train", *TINY, "--out", tmp_path)[0] == 0
     assert untimed(only(tmp_path)) == untimed(run)
 
 
-def test_an_interrupt_is_one_line_and_exit_status_130(command, tmp_path: Path, monkeypatch):
+def test_interrupt_is_one_line_and_exit_status_130(command, tmp_path: Path, monkeypatch):
     from favorit.training.engine import Training
 
     def interrupted(self: Training) -> Any:
@@ -400,7 +399,7 @@ def test_an_interrupt_is_one_line_and_exit_status_130(command, tmp_path: Path, m
     monkeypatch.setattr(Training, "_train_epoch", interrupted)
     status, _, err = command("train", *TINY, "--out", tmp_path)
     assert (status, err.count("\n")) == (130, 1)
-    assert "the same command goes on from there" in err
+    assert "rerun the same command to resume" in err
     assert "stopped" in command("runs", tmp_path)[1]
 
 
@@ -419,8 +418,8 @@ main()
 """
 
 
-def test_two_commands_for_one_run(command, tmp_path: Path, run):
-    """One trains; the other says so, ends with status 2, and does not disturb it."""
+def test_second_command_for_a_run_in_training_exits_with_status_2(command, tmp_path: Path, run):
+    """It prints one line and does not disturb the first command."""
     process = start("-c", HOLDER, "train", *TINY, "--out", tmp_path, stdin=-1)
     assert process.stdout is not None
     assert process.stdin is not None
@@ -437,7 +436,7 @@ def test_two_commands_for_one_run(command, tmp_path: Path, run):
 # evaluate
 
 
-def test_evaluate_is_the_result(command, run):
+def test_evaluate_as_json_equals_the_result(command, run):
     status, out, err = command("evaluate", run.path, "--json")
     assert (status, err) == (0, "")
     found = json.loads(out)
@@ -449,7 +448,7 @@ def test_evaluate_is_the_result(command, run):
     assert found.keys() == set(times) <= run.result.keys()
 
 
-def test_evaluate_as_tables(command, run):
+def test_evaluate_prints_tables(command, run):
     status, out, _ = command("evaluate", run.path)
     test = run.result["test"]
     assert status == 0
@@ -466,21 +465,20 @@ def test_evaluate_as_tables(command, run):
     assert "flags" not in out
 
 
-def test_evaluate_names_the_flags_of_a_run(command, tmp_path: Path):
+def test_evaluate_prints_the_flags_of_a_run(command, tmp_path: Path):
     assert command("train", *TINY, *settings(data=dict(test_subset=9)), "--out", tmp_path)[0] == 0
     assert "flags: test-subset" in command("evaluate", only(tmp_path).path)[1]
 
 
 @pytest.mark.parametrize("arguments", [["evaluate", "nowhere"], ["predict", "nowhere", "x.png"]], ids=" ".join)
-def test_a_run_that_is_not_there(command, arguments):
+def test_missing_run_is_one_line(command, arguments):
     status, out, err = command(*arguments)
     assert (status, out, err.count("\n")) == (2, "", 1)
     assert "nowhere is not a run" in err
     assert "favorit runs" in err
 
 
-def test_an_unfinished_run_cannot_be_evaluated(command, run, tmp_path: Path):
-    """Not even where its weights are there already."""
+def test_evaluate_rejects_an_unfinished_run_with_weights(command, run, tmp_path: Path):
     for name in ("config.json", "best.safetensors"):
         (tmp_path / name).write_bytes((run.path / name).read_bytes())
     status, _, err = command("evaluate", tmp_path)
@@ -503,7 +501,7 @@ def photos(tmp_path: Path) -> Path:
     return folder
 
 
-def test_predict_several_images(command, shades, photos):
+def test_predict_prints_images_in_order(command, shades, photos):
     status, out, err = command("predict", shades.path, photos / "snow.jpg", photos / "night.png")
     assert (status, err) == (0, "")
     lines = [line for line in out.splitlines() if "photos" in line]
@@ -512,7 +510,7 @@ def test_predict_several_images(command, shades, photos):
     assert out.count("%") == 2
 
 
-def test_predict_a_folder_as_json(command, shades, photos):
+def test_predict_as_json_has_sorted_probabilities(command, shades, photos):
     status, out, _ = command("predict", shades.path, photos, "--json", "--top", "2")
     assert status == 0
     found = [json.loads(line) for line in out.splitlines()]
@@ -532,13 +530,13 @@ def test_predict_a_folder_as_json(command, shades, photos):
     ("name", "words"),
     [("absent.png", ["absent.png", "file not found"]), ("notes.txt", ["notes.txt", "cannot be read as an image"])],
 )
-def test_what_cannot_be_predicted(command, shades, photos, name, words):
+def test_predict_unreadable_image_is_one_line(command, shades, photos, name, words):
     status, out, err = command("predict", shades.path, photos / name)
     assert (status, out, err.count("\n")) == (2, "", 1)
     assert all(word in err for word in words)
 
 
-def test_one_file_that_cannot_be_read_stops_no_other(command, shades, photos):
+def test_unreadable_image_does_not_stop_the_others(command, shades, photos):
     arguments = ("predict", shades.path, photos / "snow.jpg", photos / "absent.png", photos / "snow.jpg")
     status, out, err = command(*arguments)
     assert (status, err.count("\n")) == (1, 1)
@@ -551,13 +549,13 @@ def test_one_file_that_cannot_be_read_stops_no_other(command, shades, photos):
     assert "file not found" in absent["error"]
 
 
-def test_a_folder_of_folders_is_predicted(command, shades, photos):
+def test_predict_finds_images_in_nested_folders(command, shades, photos):
     status, out, _ = command("predict", shades.path, photos.parent, "--json")
     assert status == 0
     assert [Path(json.loads(line)["image"]).name for line in out.splitlines()] == ["night.png", "snow.jpg"]
 
 
-def test_a_folder_without_images_cannot_be_predicted(command, shades, tmp_path: Path):
+def test_predict_folder_without_images_is_one_line(command, shades, tmp_path: Path):
     status, _, err = command("predict", shades.path, tmp_path)
     assert (status, err.count("\n")) == (2, 1)
     assert "no images in this folder" in err
@@ -566,14 +564,14 @@ def test_a_folder_without_images_cannot_be_predicted(command, shades, tmp_path: 
 # runs
 
 
-def test_runs_is_a_table(command, run):
+def test_runs_prints_a_table(command, run):
     status, out, err = command("runs", run.path.parent)
     assert (status, err) == (0, "")
     for text in (run.id, "complete", f"{run.result['test']['accuracy']:.2%}", f"{run.result['parameters']:,}"):
         assert text in out
 
 
-def test_runs_as_json(command, run):
+def test_runs_as_json_has_one_line_for_each_run(command, run):
     status, out, _ = command("runs", run.path.parent, "--json")
     (found,) = (json.loads(line) for line in out.splitlines())
     assert status == 0
@@ -582,7 +580,7 @@ def test_runs_as_json(command, run):
 
 
 @pytest.mark.parametrize("option", [[], ["--json"]])
-def test_no_runs(command, tmp_path: Path, option):
+def test_runs_of_a_missing_folder_is_empty(command, tmp_path: Path, option):
     status, out, err = command("runs", tmp_path / "nowhere", *option)
     assert (status, err) == (0, "")
     assert out.strip() == "" if option else "no runs in" in out

@@ -1,4 +1,4 @@
-"""Tables on screens that are too narrow for them."""
+"""Plain text tables on narrow terminals and in pipes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROWS = [["0123456789abcdef", "relu(m=64)*3|softmax*3", "42", "91.25%"], ["fedcba
 
 @pytest.fixture
 def written(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    """What is written on a terminal of some width, None for a pipe."""
+    """The lines written on a terminal of some width, or to a pipe (None)."""
 
     def write(width: int | None, titles=TITLES, rows=ROWS, **options: Any) -> list[str]:
         monkeypatch.setattr(sys.stdout, "isatty", lambda: width is not None, raising=False)
@@ -27,7 +27,7 @@ def written(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     return write
 
 
-def test_where_there_is_room_everything_is_shown(written) -> None:
+def test_table_that_fits_is_not_cut(written) -> None:
     for width in (None, 200, len(max(written(None), key=len))):
         assert written(width) == [
             "run               layers                  seed    test",
@@ -36,21 +36,21 @@ def test_where_there_is_room_everything_is_shown(written) -> None:
         ]
 
 
-def test_words_are_cut_and_names_of_rows_and_numbers_never_are(written) -> None:
+def test_only_text_after_the_first_column_is_cut(written) -> None:
     first, *rows = written(48)
     assert first.split() == TITLES
     assert rows[0] == "0123456789abcdef  relu(m=64)*3|so…    42  91.25%"
     assert max(map(len, rows)) <= 48
 
 
-def test_then_whole_columns_go_and_a_line_says_which(written) -> None:
+def test_optional_columns_are_left_out_and_named(written) -> None:
     *table, note = written(40, TITLES, ROWS, right=["seed", "test"], optional=["loss", "seed"])  # there is no loss here
     assert table[1] == "0123456789abcdef  relu(m=64)*3|…  91.25%"
     assert note == "not shown on 40 columns: seed"
 
 
 @pytest.mark.parametrize("width", range(28, 60, 3))
-def test_numbers_of_a_table_are_whole_or_absent(written, width: int) -> None:
+def test_numbers_are_complete_or_left_out(written, width: int) -> None:
     titles, cells = ["run", "top 5", "parameters", "test"], ["0123456789abcdef", "99.00%", "1,234,567", "91.25%"]
     heading, titled, first, second, *notes = written(
         width,
@@ -71,22 +71,24 @@ def test_numbers_of_a_table_are_whole_or_absent(written, width: int) -> None:
     assert {"run", "test"} <= set(shown)
 
 
-def test_the_width_is_that_of_the_stream_that_is_written_to(
+def test_width_is_that_of_the_output_stream(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     monkeypatch.setattr(sys.stderr, "fileno", lambda: 2, raising=False)
-    asked = []
-    monkeypatch.setattr(os, "get_terminal_size", lambda number: asked.append(number) or os.terminal_size((40, 24)))
+    descriptors = []
+    monkeypatch.setattr(
+        os, "get_terminal_size", lambda number: descriptors.append(number) or os.terminal_size((40, 24))
+    )
     write_columns(TITLES, ROWS, right=["seed", "test"], optional=["seed"], err=True)
-    assert asked == [2]
+    assert descriptors == [2]
     written = capsys.readouterr()
     assert (written.out, written.err.splitlines()[-1]) == ("", "not shown on 40 columns: seed")
 
 
 @pytest.mark.parametrize("err", [False, True])
-def test_a_stream_that_is_closed_is_no_error(
+def test_closed_stream_is_no_error(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], err: bool
 ) -> None:
     with monkeypatch.context() as closed:

@@ -1,4 +1,4 @@
-"""The curves of --tensorboard: each epoch once, whatever happens to its run."""
+"""Curves of `--tensorboard`: each epoch is written once, also after kills and resumes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from favorit.cli.curves import Curves
-from favorit.curves import smooth
+from favorit.cli.tensorboard import Curves
+from favorit.smoothing import smooth
 from favorit.training import Run
 from favorit.training.folder import RunFolder
 from training_helpers import fit, tiny
@@ -22,7 +22,7 @@ def run(tmp_path: Path) -> Run:
 
 
 def points(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    """All points of each curve, in the order in which they were written."""
+    """All points of each curve, in the order written."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     reader = EventAccumulator(str(folder)).Reload()
@@ -34,10 +34,10 @@ def steps(folder: Path) -> set[tuple[int, ...]]:
 
 
 @pytest.fixture
-def part(tmp_path: Path, run: Run) -> Callable[[int], Path]:
-    """The folder of the run as it was after some epochs."""
+def partial_run(tmp_path: Path, run: Run) -> Callable[[int], Path]:
+    """Builds the folder of the run as it was after some epochs."""
 
-    def make(epochs: int) -> Path:
+    def build(epochs: int) -> Path:
         folder = RunFolder(tmp_path / "part" / run.id)
         folder.path.mkdir(parents=True, exist_ok=True)
         (folder.path / "epochs.jsonl").unlink(missing_ok=True)
@@ -45,10 +45,10 @@ def part(tmp_path: Path, run: Run) -> Callable[[int], Path]:
             folder.append_epoch(record)
         return folder.path
 
-    return make
+    return build
 
 
-def test_curves_have_the_records_and_the_smoothed_validation_loss(tmp_path: Path, run: Run):
+def test_curves_contain_the_records_and_the_smoothed_validation_loss(tmp_path: Path, run: Run):
     with closing(Curves(tmp_path / "tb")) as curves:
         curves.begin(run.path)
     found = points(tmp_path / "tb" / run.id)
@@ -66,10 +66,10 @@ def test_curves_have_the_records_and_the_smoothed_validation_loss(tmp_path: Path
     assert steps(tmp_path / "tb" / run.id) == {(1, 2, 3, 4)}
 
 
-def test_resumed_run_writes_each_epoch_once(tmp_path: Path, run: Run, part: Callable[[int], Path]):
+def test_resumed_run_writes_each_epoch_once(tmp_path: Path, run: Run, partial_run: Callable[[int], Path]):
     for known, written in ((0, 2), (2, 3), (3, 4)):
         with closing(Curves(tmp_path / "tb")) as curves:
-            curves.begin(part(known))
+            curves.begin(partial_run(known))
             for record in run.epochs[known:written]:
                 curves.add(run.id, record)
     assert steps(tmp_path / "tb" / run.id) == {(1, 2, 3, 4)}
@@ -77,24 +77,26 @@ def test_resumed_run_writes_each_epoch_once(tmp_path: Path, run: Run, part: Call
     assert smoothed == pytest.approx(smooth([record["validation_loss"] for record in run.epochs]), rel=1e-6)
 
 
-def test_epoch_that_is_in_the_folder_and_comes_as_an_event_is_written_once(
-    tmp_path: Path, run: Run, part: Callable[[int], Path]
+def test_epoch_on_disk_that_also_arrives_as_an_event_is_written_once(
+    tmp_path: Path, run: Run, partial_run: Callable[[int], Path]
 ):
     with closing(Curves(tmp_path / "tb")) as curves:
-        curves.begin(part(2))
+        curves.begin(partial_run(2))
         for record in run.epochs[1:]:
             curves.add(run.id, record)
     assert steps(tmp_path / "tb" / run.id) == {(1, 2, 3, 4)}
 
 
-def test_points_that_a_kill_cut_off_are_added_by_the_next_begin(tmp_path: Path, run: Run, part: Callable[[int], Path]):
+def test_points_lost_in_a_kill_are_written_by_the_next_begin(
+    tmp_path: Path, run: Run, partial_run: Callable[[int], Path]
+):
     with closing(Curves(tmp_path / "tb")) as curves:
-        curves.begin(part(2))
+        curves.begin(partial_run(2))
     (file,) = (tmp_path / "tb" / run.id).iterdir()
     file.write_bytes(file.read_bytes()[:-100])
     assert steps(tmp_path / "tb" / run.id) != {(1, 2)}
     with closing(Curves(tmp_path / "tb")) as curves:
-        curves.begin(part(3))
+        curves.begin(partial_run(3))
     assert steps(tmp_path / "tb" / run.id) == {(1, 2, 3)}
 
 

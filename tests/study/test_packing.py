@@ -204,7 +204,7 @@ def test_train_into_a_folder_with_the_packed_run_says_it_is_complete(runs, tmp_p
     packed = favorit.pack(runs / complete(runs)[0], tmp_path / "packs")
     code, out, err = command("train", "--config", packed.path, "--out", packed.path.parent)
     assert (code, err) == (0, "")
-    assert "complete already: nothing is left to train" in out
+    assert "already complete: nothing to train" in out
     assert f"run {packed.id} in {packed.path}" in out
 
 

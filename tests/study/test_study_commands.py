@@ -13,7 +13,7 @@ import pytest
 import favorit
 from favorit import FavoritError
 from favorit.cli.study import app
-from favorit.curves import smooth
+from favorit.smoothing import smooth
 from favorit.study import Options, load_study
 from favorit.study.plan import make_plan
 from favorit.study.tasks import Broke, Task, TaskEvent
@@ -88,7 +88,7 @@ def test_failed_points_do_not_stop_the_others(finished):
 
 def test_progress_of_piped_output_is_plain_lines(finished):
     lines = finished[3].splitlines()
-    assert sum("begins on worker" in line for line in lines) == 4
+    assert sum("starts on worker" in line for line in lines) == 4
     assert {line.split("]")[0] for line in lines if line.startswith("[")} == {f"[{number}/4" for number in (1, 2, 3, 4)}
     assert not any("\x1b" in line for line in lines)
 

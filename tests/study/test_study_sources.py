@@ -132,7 +132,7 @@ def test_workers_know_the_components_of_a_study_file(tmp_path: Path):
     status, said, errors = finish(process)
     assert (status, errors) == (0, "")
     assert "4 complete, 0 failed, 0 left" in said
-    assert {"begins on worker 1", "begins on worker 2"} <= {line.partition("   ")[2] for line in said.splitlines()}
+    assert {"starts on worker 1", "starts on worker 2"} <= {line.partition("   ")[2] for line in said.splitlines()}
     found = [RunFolder(path.parent).config()["layers"] for path in (tmp_path / "runs").glob("*/result.json")]
     assert sorted(found) == ["rising(m=8)|softmax"] * 2 + ["rising(width=0.5)"] * 2
 

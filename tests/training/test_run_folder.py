@@ -433,9 +433,9 @@ def test_second_process_on_the_same_run_is_rejected(folder, complete):
 
 def test_trainer_waits_for_a_reader_lock_without_timeout(folder, complete, monkeypatch):
     """`favorit runs` holds a shared lock while it reads a run, and may be stopped meanwhile."""
-    from favorit.training import folder as module
+    from favorit import locks
 
-    original = module._lock_exclusively
+    original = locks._acquire_from_readers
     with open(folder / "lock") as reader:
         fcntl.flock(reader, fcntl.LOCK_SH)
         release = Timer(1.0, lambda: fcntl.flock(reader, fcntl.LOCK_UN))
@@ -444,7 +444,7 @@ def test_trainer_waits_for_a_reader_lock_without_timeout(folder, complete, monke
             release.start()
             return original(file)
 
-        monkeypatch.setattr(module, "_lock_exclusively", lock)
+        monkeypatch.setattr(locks, "_acquire_from_readers", lock)
         resumes(folder, complete, 9)
         release.join()
 

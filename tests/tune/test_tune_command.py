@@ -1,4 +1,4 @@
-"""`favorit tune`: what it prints and writes; the figures behind its picture."""
+"""`favorit tune`: its output and files, and the data of its figure."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from PIL import Image
 
 import favorit.tuning
 from favorit import FavoritError, RunConfig, measure
-from favorit.cli.compose import compose
+from favorit.cli.configuration import build_config
 from favorit.cli.tune import tune
-from favorit.tuning.figures import Course, course, draw, weights
+from favorit.tuning.figures import History, draw, history, importances
 from favorit.tuning.result import TrialRecord, TuneResult, write_front
 from favorit.tuning.spaces import SPACES
 from training_helpers import fit
@@ -32,7 +32,7 @@ SETTINGS = [
 
 @pytest.fixture
 def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Runs `favorit tune ...` in this process: what it prints."""
+    """Runs `favorit tune ...` in this process and returns its output."""
     monkeypatch.setenv("COLUMNS", "250")
     app = typer.Typer()
     app.command()(tune)
@@ -45,9 +45,9 @@ def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
     return run
 
 
-def test_a_study_from_the_command_line(command, tmp_path: Path):
+def test_command_searches_and_writes_the_best_configuration(command, tmp_path: Path):
     (tmp_path / "rates.yaml").write_text("train.lr: choice(0.03, 0.02, 0.01, 0.005)\nmodel.depth: choice(1, 2)\n")
-    asked = (
+    arguments = (
         tmp_path / "rates.yaml",
         *SETTINGS,
         "--sampler",
@@ -59,46 +59,45 @@ def test_a_study_from_the_command_line(command, tmp_path: Path):
         "--out",
         tmp_path / "runs",
     )
-    out = command(*asked)
+    out = command(*arguments)
     lines = out.splitlines()
-    assert sum(line.startswith("trial ") and " begins: train.lr " in line for line in lines) == 5
+    assert sum(line.startswith("trial ") and " starts: train.lr " in line for line in lines) == 5
     assert sum(line.startswith("trial ") and " is complete: " in line for line in lines) == 5
     assert "5 of 5 trials: 5 complete" in lines
     assert any(
-        line.startswith("what mattered for accuracy: ") and "train.lr" in line and "model.depth" in line
-        for line in lines
+        line.startswith("importance for accuracy: ") and "train.lr" in line and "model.depth" in line for line in lines
     )
     best = tmp_path / "runs" / "rates-best.yaml"
-    assert f"best configuration in {best}: favorit train --config {best}" in lines
-    result = json.loads(command(*asked, "--json").splitlines()[-1])
+    assert f"best configuration: {best}; train it with: favorit train --config {best}" in lines
+    result = json.loads(command(*arguments, "--json").splitlines()[-1])
     assert [trial["state"] for trial in result["trials"]] == ["complete"] * 5
     assert {trial["run"] for trial in result["trials"]} == folders(tmp_path / "runs")
     scores = {trial["run"]: trial["values"][0] for trial in result["trials"]}
     assert scores[result["best"]["run"]] == max(scores.values())
     assert f"{max(scores.values()):.2%}" in out
-    run, events = fit(tmp_path / "runs", compose(best, None, [], data=None, epochs=None, seed=None))
+    run, events = fit(tmp_path / "runs", build_config(best, None, [], data=None, epochs=None, seed=None))
     assert (run.id, events) == (result["best"]["run"], []), "favorit train --config finds the run"
     with Image.open(tmp_path / "runs" / "rates-tuning.png") as picture:
         assert picture.width > 1000
-    assert "begins" not in command(*asked), "nothing is left to do"
+    assert "starts" not in command(*arguments), "all trials are finished"
 
 
-def test_the_help_names_every_space():
-    from favorit.cli.tune import SPACES as NAMED
+def test_help_names_every_space():
+    from favorit.cli.tune import SPACES as IN_HELP
 
-    assert set(NAMED.split(", ")) == set(SPACES)
+    assert set(IN_HELP.split(", ")) == set(SPACES)
 
 
-def test_too_few_trials_say_so(command, tmp_path: Path):
+def test_too_few_trials_have_no_importances(command, tmp_path: Path):
     (tmp_path / "rates.yaml").write_text("train.lr: choice(0.03, 0.02)\n")
     out = command(tmp_path / "rates.yaml", *SETTINGS, "--sampler", "grid", "--out", tmp_path / "runs")
-    assert "too few complete trials to say what mattered" in out
+    assert "too few complete trials for importances" in out
 
 
-def test_a_front_is_a_table_and_a_file(command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_front_is_printed_and_written(command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(measure, "time_interleaved", count_products)
     (tmp_path / "depths.yaml").write_text("model.depth: choice(1, 3)\ntrain.lr: choice(0.02, 1e-7)\n")
-    asked = (
+    arguments = (
         tmp_path / "depths.yaml",
         *SETTINGS,
         "--sampler",
@@ -108,10 +107,10 @@ def test_a_front_is_a_table_and_a_file(command, tmp_path: Path, monkeypatch: pyt
         "--out",
         tmp_path / "runs",
     )
-    out = command(*asked)
-    assert "not beaten in everything" in out
-    assert "what mattered for latency: " in out
-    told = json.loads(command(*asked, "--json").splitlines()[-1])
+    out = command(*arguments)
+    assert "Pareto front: beaten by no trial in all objectives" in out
+    assert "importance for latency: " in out
+    result = json.loads(command(*arguments, "--json").splitlines()[-1])
     table = pandas.read_csv(tmp_path / "runs" / "depths-front.csv")
     assert list(table.columns) == [
         "trial",
@@ -125,14 +124,14 @@ def test_a_front_is_a_table_and_a_file(command, tmp_path: Path, monkeypatch: pyt
         "train.lr",
     ]
     assert 1 <= len(table) < 4
-    by_run = {trial["run"]: trial for trial in told["trials"]}
+    by_run = {trial["run"]: trial for trial in result["trials"]}
     for row in table.to_dict("records"):
         assert by_run[row["run"]]["values"] == [pytest.approx(row["accuracy"]), pytest.approx(row["latency"])]
     assert table["accuracy"].is_monotonic_decreasing
     assert yaml.safe_load((tmp_path / "runs" / "depths-best.yaml").read_text())["train"]["lr"] == table["train.lr"][0]
 
 
-def test_failed_trials_are_listed_and_none_at_all_is_an_error(command, tmp_path: Path, capsys):
+def test_search_without_complete_trials_is_an_error(command, tmp_path: Path, capsys):
     (tmp_path / "stems.yaml").write_text("model.stem: choice('patch(3)', 'patch(5)')\n")
     with pytest.raises(FavoritError, match="no trial of the study 'stems' is complete"):
         command(tmp_path / "stems.yaml", *SETTINGS, "--sampler", "grid", "--out", tmp_path / "runs")
@@ -142,37 +141,37 @@ def test_failed_trials_are_listed_and_none_at_all_is_an_error(command, tmp_path:
     assert not (tmp_path / "runs" / "stems-best.yaml").exists()
 
 
-# The base
+# The base configuration
 
 
 @pytest.fixture
-def asked(command, monkeypatch) -> Any:
-    """The base that a command line means, and the other options."""
+def parsed(command, monkeypatch) -> Any:
+    """The base configuration of a command line, and its other options."""
 
-    def ask(*arguments: object) -> tuple[RunConfig, dict[str, Any]]:
+    def parse(*arguments: object) -> tuple[RunConfig, dict[str, Any]]:
         found: list[Any] = []
 
         def stop(space: Any, base: RunConfig, **options: Any) -> None:
             found.append((base, options))
-            raise FavoritError("enough")
+            raise FavoritError("stopped by the test")
 
         monkeypatch.setattr(favorit.tuning, "tune", stop)
-        with pytest.raises(FavoritError, match="enough"):
+        with pytest.raises(FavoritError, match="stopped by the test"):
             command(*arguments)
         return found[0]
 
-    return ask
+    return parse
 
 
-def test_a_built_in_space_brings_its_base(asked):
-    base, options = asked("kernels-relu")
+def test_built_in_space_has_its_own_base(parsed):
+    base, options = parsed("kernels-relu")
     assert base == SPACES["kernels-relu"].base
     assert (options["objectives"], options["trials"], options["pruner"]) == (("accuracy",), None, None)
 
 
-def test_options_change_the_base(asked):
+def test_options_change_the_base(parsed):
     own = SPACES["kernels-relu"].base
-    base, _ = asked(
+    base, _ = parsed(
         "kernels-relu",
         "--data",
         "mnist",
@@ -190,22 +189,22 @@ def test_options_change_the_base(asked):
     assert base.model == own.model.replace(depth=2)
 
 
-def test_a_preset_replaces_the_model(asked):
-    base, _ = asked("kernels-relu", "--preset", "vit-64", "--set", "model.dim=32")
-    assert base.model == compose(None, "vit-64", ["model.dim=32"], data=None, epochs=None, seed=None).model
+def test_preset_replaces_the_model(parsed):
+    base, _ = parsed("kernels-relu", "--preset", "vit-64", "--set", "model.dim=32")
+    assert base.model == build_config(None, "vit-64", ["model.dim=32"], data=None, epochs=None, seed=None).model
     assert base.train == SPACES["kernels-relu"].base.train
 
 
-def test_a_file_replaces_the_whole_base(asked, tmp_path: Path):
+def test_config_file_replaces_the_whole_base(parsed, tmp_path: Path):
     (tmp_path / "base.yaml").write_text("model: {dim: 32}\ntrain: {epochs: 4}\n")
-    base, options = asked(
+    base, options = parsed(
         "kernels-relu", "--config", tmp_path / "base.yaml", "--epochs", 5, "--objective", "accuracy, latency"
     )
-    assert base == compose(tmp_path / "base.yaml", None, [], data=None, epochs=5, seed=None)
+    assert base == build_config(tmp_path / "base.yaml", None, [], data=None, epochs=5, seed=None)
     assert options["objectives"] == ("accuracy", "latency")
 
 
-# Figures: their data
+# The data of the figure
 
 
 def trial(number: int, state: str, *values: float) -> TrialRecord:
@@ -220,8 +219,8 @@ def study(
     return TuneResult("mine", objectives, trials, trials[:1], easy(), importances or {}, len(trials), 0)
 
 
-def test_the_course_of_a_study():
-    found = course(
+def test_history_has_points_by_state_and_the_running_best():
+    found = history(
         study(
             trial(0, "complete", 0.5),
             trial(1, "pruned", 0.1),
@@ -230,15 +229,15 @@ def test_the_course_of_a_study():
             trial(4, "complete", 0.7),
         )
     )
-    assert found == Course([(0, 0.5), (3, 0.4), (4, 0.7)], [(1, 0.1)], [(0, 0.5), (3, 0.5), (4, 0.7)])
-    assert course(study(trial(0, "failed"))) == Course([], [], [])
+    assert found == History([(0, 0.5), (3, 0.4), (4, 0.7)], [(1, 0.1)], [(0, 0.5), (3, 0.5), (4, 0.7)])
+    assert history(study(trial(0, "failed"))) == History([], [], [])
 
 
-def test_importances_are_ordered_by_the_first_objective():
+def test_importances_are_sorted_by_the_first_objective():
     shares = {"accuracy": {"train.lr": 0.7, "model.depth": 0.3}, "latency": {"model.depth": 0.9, "train.lr": 0.1}}
-    found = weights(study(trial(0, "complete", 0.5, 1.0), importances=shares, objectives=("accuracy", "latency")))
+    found = importances(study(trial(0, "complete", 0.5, 1.0), importances=shares, objectives=("accuracy", "latency")))
     assert found == [("train.lr", [0.7, 0.1]), ("model.depth", [0.3, 0.9])]
-    assert weights(study(trial(0, "complete", 0.5))) == []
+    assert importances(study(trial(0, "complete", 0.5))) == []
 
 
 @pytest.mark.parametrize(
@@ -253,25 +252,25 @@ def test_importances_are_ordered_by_the_first_objective():
         ),
     ],
 )
-def test_whatever_a_study_has_is_drawn(tmp_path: Path, result):
+def test_figure_is_drawn_for_any_result(tmp_path: Path, result):
     draw(result, tmp_path / "picture.png")
     with Image.open(tmp_path / "picture.png") as picture:
         assert picture.format == "PNG"
     assert [path.name for path in tmp_path.iterdir()] == ["picture.png"]
 
 
-def test_the_importance_of_what_matters(tmp_path: Path):
-    """A learning rate of 1e-7 learns nothing; the seed of the features of a softmax decides nothing."""
+def test_importance_is_high_for_the_learning_rate_and_low_for_an_unused_field(tmp_path: Path):
+    """A learning rate of 1e-7 learns nothing; with softmax layers, no layer uses the performer."""
     fields = {"train.lr": "choice(0.02, 1e-7)", "model.performer": "choice('relu', 'elu', 'gelu')"}
     result, _ = search(tmp_path, fields, pruner="none")
     shares = result.importances["accuracy"]
     assert list(shares) == ["train.lr", "model.performer"]
     assert shares["train.lr"] > 0.9
     assert sum(shares.values()) == pytest.approx(1)
-    assert len({record.run for record in result.trials}) == 2, "performers that no layer uses are one run"
+    assert len({record.run for record in result.trials}) == 2, "an unused performer does not change the run"
 
 
-def test_a_front_without_latency_is_written_too(tmp_path: Path):
+def test_front_without_latency_is_written(tmp_path: Path):
     write_front(study(trial(3, "complete", 0.5)), tmp_path / "front.csv")
     assert pandas.read_csv(tmp_path / "front.csv").to_dict("records") == [
         {"trial": 3, "accuracy": 0.5, "run": "run3", "train.lr": 3}

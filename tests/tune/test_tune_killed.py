@@ -1,6 +1,4 @@
-"""Processes that tune are really killed: no trial is lost, none is counted twice, none is trained twice; and several
-share a study.
-"""
+"""Searches killed with SIGKILL lose no trial and train none twice; several processes share a study."""
 
 from __future__ import annotations
 
@@ -17,33 +15,33 @@ from optuna.trial import TrialState
 import favorit
 import tune_helpers
 from favorit.tuning import worker
-from favorit.tuning.events import Began, Trained
+from favorit.tuning.events import TrialProgress, TrialStarted
 from favorit.tuning.result import TuneResult
 from training_helpers import finish, start
-from tune_helpers import begun, folders, outcome, search
+from tune_helpers import folders, outcome, search, started
 
-# Three trials of two epochs. The number of the trial that is taken up again, and how many of its epochs are there.
+# Three trials of two epochs. Where the process dies: the trial to resume, and how many of its epochs are on disk.
 PLACES: dict[str, tuple[int | None, int]] = {
     "waiting": (None, 0),
-    "asked": (0, 0),
-    "begun 1": (0, 0),
+    "claimed": (0, 0),
+    "started 1": (0, 0),
     "epoch 1": (0, 1),
     "epoch 2": (0, 2),
     "tell 1": (0, 2),
-    "told 1": (None, 0),
+    "finished 1": (None, 0),
     "epoch 3": (1, 1),
     "tell 3": (2, 2),
-    "told 3": (None, 0),
+    "finished 3": (None, 0),
 }
 SHARED = dict(fields={"train.lr": "choice(0.03, 0.025, 0.02, 0.015, 0.01, 0.005)"}, pruner="none")
 
 
 def jobs(folder: Path, *each: dict[str, Any]) -> list[str]:
-    """Runs them, and says how each ended."""
+    """Runs jobs and returns how each ended: a signal or an exit status."""
     (folder / "jobs.json").write_text(json.dumps(each))
-    status, said, errors = finish(start(Path(tune_helpers.__file__), folder / "jobs.json"))
+    status, output, errors = finish(start(Path(tune_helpers.__file__), folder / "jobs.json"))
     assert (status, errors) == (0, "")
-    return said.split()
+    return output.split()
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +51,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> TuneResult:
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a study for each place, its process killed there, and one that was killed many times, at random."""
+    """A folder with a search killed at each place, one killed at random times, and one that three processes share."""
     out = tmp_path_factory.mktemp("killed")
     at_places = [
         dict(out=str(out / place), place=place, options=dict(storage=None) if place == "epoch 3" else {})
@@ -61,8 +59,8 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     generator = random.Random(0)
     at_random = [dict(out=str(out / "random"), lines=generator.randint(1, 12)) for _ in range(6)]
-    always = [dict(out=str(out / "always"), place="begun 1") for _ in range(worker.DEADLY + 1)]
-    together = [dict(out=str(out / "together"), options=SHARED, beside=number < 2) for number in range(3)]
+    always = [dict(out=str(out / "always"), place="started 1") for _ in range(worker.MAX_DEATHS + 1)]
+    together = [dict(out=str(out / "together"), options=SHARED, concurrent=number < 2) for number in range(3)]
     ends = jobs(out, *at_places, *always, *together, *at_random)
     assert ends[: len(PLACES) + len(always)] == ["SIGKILL"] * (len(PLACES) + len(always))
     assert ends[len(PLACES) + len(always) :][:3] == ["0"] * 3
@@ -71,113 +69,118 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_killed_there_and_tuned_on(killed: Path, reference, place):
+def test_search_resumes_after_sigkill_at_any_place(killed: Path, reference, place):
     number, epochs = PLACES[place]
     storage = dict(storage=None) if place == "epoch 3" else {}
     result, events = search(killed / place, **storage)
-    assert outcome(result) == outcome(reference), "as if nobody had been killed"
-    assert [event.number for event in events if isinstance(event, Began) and event.again] == (
+    assert outcome(result) == outcome(reference), "as without a kill"
+    assert [event.number for event in events if isinstance(event, TrialStarted) and event.resumed] == (
         [] if number is None else [number]
     )
-    again = [
+    trained = [
         event
         for event in events
-        if isinstance(event, Trained) and event.number == number and event.accuracy is not None
+        if isinstance(event, TrialProgress) and event.number == number and event.accuracy is not None
     ]
-    assert len(again) == (0 if number is None else 2 - epochs), "what is on disk is not trained again"
+    assert len(trained) == (0 if number is None else 2 - epochs), "epochs on disk are not trained again"
     assert folders(killed / place) == {trial.run for trial in reference.trials}
     for trial in result.trials:
         assert len(favorit.Run(killed / place / trial.run).epochs) == 2
-    assert number is None or not list((killed / place / ".tune").glob("worker-*")), "what the dead left is gone"
+    assert number is None or not list((killed / place / ".tune").glob("worker-*")), (
+        "lock files of dead workers are removed"
+    )
     if place != "epoch 3":
-        assert [sorted(trial.intermediate_values) for trial in studied(killed / place).trials] == [[1, 2]] * 3
+        assert [sorted(trial.intermediate_values) for trial in load_study(killed / place).trials] == [[1, 2]] * 3
     assert search(killed / place, **storage) == (result, [])
 
 
-def studied(out: Path) -> optuna.Study:
+def load_study(out: Path) -> optuna.Study:
     backend = optuna.storages.journal.JournalFileBackend(str(out / "tune.log"))
     return optuna.load_study(study_name="tuning", storage=optuna.storages.JournalStorage(backend))
 
 
-def test_killed_again_and_again(killed: Path, reference):
+def test_search_resumes_after_several_sigkills_at_random_times(killed: Path, reference):
     result, _ = search(killed / "random")
     assert outcome(result) == outcome(reference)
     assert folders(killed / "random") == {trial.run for trial in reference.trials}
 
 
-def test_three_commands_share_a_study(killed: Path):
-    """Each trial once, as many as there should be, and nothing left to do."""
+def test_three_processes_share_a_study(killed: Path):
+    """They run each trial once and leave nothing to do."""
     result, events = search(killed / "together", **SHARED)
     assert events == []
     assert [trial.state for trial in result.trials] == ["complete"] * 6
     assert len({trial.run for trial in result.trials}) == 6
-    workers = {trial.user_attrs["worker"] for trial in studied(killed / "together").trials}
+    workers = {trial.user_attrs["worker"] for trial in load_study(killed / "together").trials}
     assert len(workers) > 1
-    assert not list((killed / "together" / ".tune").glob("worker-*")), "they clean up"
+    assert not list((killed / "together" / ".tune").glob("worker-*")), "workers remove their lock files"
 
 
-def test_two_that_begin_a_study_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The other one begins it between the first look of this one and the second."""
-    met: list[TuneResult] = []
+def test_two_processes_create_a_study_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The second one creates it between the first read of the first one and its second read."""
+    other: list[TuneResult] = []
 
-    def meanwhile(look: Any) -> Any:
-        def looking(*given: Any, **options: Any) -> Any:
-            found = look(*given, **options)
-            if not met:
-                met.append(None)  # type: ignore[arg-type]
-                met[0] = search(tmp_path, trials=1)[0]
+    def interrupted(read: Any) -> Any:
+        def read_then_search(*given: Any, **options: Any) -> Any:
+            found = read(*given, **options)
+            if not other:
+                other.append(None)  # type: ignore[arg-type]
+                other[0] = search(tmp_path, trials=1)[0]
             return found
 
-        return looking
+        return read_then_search
 
-    monkeypatch.setattr(optuna.Study, "get_trials", meanwhile(optuna.Study.get_trials))
-    monkeypatch.setattr(optuna.Study, "user_attrs", property(meanwhile(optuna.Study.user_attrs.fget)))
+    monkeypatch.setattr(optuna.Study, "get_trials", interrupted(optuna.Study.get_trials))
+    monkeypatch.setattr(optuna.Study, "user_attrs", property(interrupted(optuna.Study.user_attrs.fget)))
     result, events = search(tmp_path)
-    assert [trial.state for trial in met[0].trials] == ["complete"]
-    assert begun(events) == [1, 2]
+    assert [trial.state for trial in other[0].trials] == ["complete"]
+    assert started(events) == [1, 2]
     assert [trial.state for trial in result.trials] == ["complete"] * 3
 
 
-def test_a_trial_that_takes_its_process_with_it_lets_the_others_go_first(killed: Path, reference):
-    """It may need more memory than there is, and would stop them all."""
+def test_trial_that_kills_its_process_each_time_runs_last(killed: Path, reference):
+    """It may need too much memory, and would stop the whole search if it ran first."""
     result, events = search(killed / "always")
-    assert [(event.number, event.again) for event in events if isinstance(event, Began)] == [
+    assert [(event.number, event.resumed) for event in events if isinstance(event, TrialStarted)] == [
         (1, False),
         (2, False),
         (0, True),
     ]
-    assert outcome(result) == outcome(reference), "but it is not given up"
+    assert outcome(result) == outcome(reference), "it is tried again in the end"
 
 
-# Trials of elsewhere
+# Trials of other machines
 
 
-def claimed_elsewhere(out: Path, beat: float) -> None:
-    """Trial 0 is taken up by a process whose lock is not in this folder."""
+def claim_elsewhere(out: Path, beat: float) -> None:
+    """Adds a running trial 1 whose worker has no lock in this folder."""
     search(out, trials=1)
-    study = studied(out)
+    study = load_study(out)
     study.add_trial(
         optuna.create_trial(state=TrialState.RUNNING, user_attrs={"worker": "worker-elsewhere", "beat": beat})
     )
 
 
-def test_a_living_trial_of_another_machine_is_left_alone(tmp_path: Path):
-    claimed_elsewhere(tmp_path, time.time() - 60)
+def test_trial_of_another_machine_with_a_recent_heartbeat_is_left_alone(tmp_path: Path):
+    claim_elsewhere(tmp_path, time.time() - 60)
     result, events = search(tmp_path)
-    assert begun(events) == [2]
+    assert started(events) == [2]
     assert [trial.state for trial in result.trials] == ["complete", "running", "complete"]
     assert (result.elsewhere, result.missing) == (1, 0)
 
 
-def test_a_silent_trial_of_another_machine_is_taken_up(tmp_path: Path):
-    claimed_elsewhere(tmp_path, time.time() - 2 * worker.SILENCE)
+def test_trial_of_another_machine_without_a_heartbeat_is_resumed(tmp_path: Path):
+    claim_elsewhere(tmp_path, time.time() - 2 * worker.MAX_SILENCE)
     result, events = search(tmp_path)
-    assert [(event.number, event.again) for event in events if isinstance(event, Began)] == [(1, True), (2, False)]
+    assert [(event.number, event.resumed) for event in events if isinstance(event, TrialStarted)] == [
+        (1, True),
+        (2, False),
+    ]
     assert [trial.state for trial in result.trials] == ["complete"] * 3
 
 
-def test_a_run_that_another_process_trains_is_waited_for(tmp_path: Path):
-    """Not a failed trial, and not a second training of it."""
+def test_trial_waits_for_its_run_in_another_process(tmp_path: Path):
+    """The trial does not fail and the run is not trained twice."""
     from threading import Event, Thread
 
     from favorit.training import Begin
@@ -199,4 +202,4 @@ def test_a_run_that_another_process_trains_is_waited_for(tmp_path: Path):
     other.join()
     releasing.join()
     assert [trial.state for trial in result.trials] == ["complete"]
-    assert not [event for event in events if isinstance(event, Trained)], "the other process did it"
+    assert not [event for event in events if isinstance(event, TrialProgress)], "the other process trained it"

@@ -1,4 +1,4 @@
-"""Tuning from end to end: trials are runs, the best is what `favorit train` makes, and the same call goes on."""
+"""Searches from end to end: trials are ordinary runs, the best file trains the best run, and a rerun resumes."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ import favorit.tuning
 from favorit import FavoritError, measure
 from favorit.training import Epoch, Event
 from favorit.tuning import objective
-from favorit.tuning.events import Began, Over, Planned, Trained
+from favorit.tuning.events import StudyStarted, TrialFinished, TrialProgress, TrialStarted
 from favorit.tuning.result import write_best
 from favorit.tuning.space import Space
 from training_helpers import files, fit
-from tune_helpers import RATES, begun, count_products, easy, folders, search
+from tune_helpers import RATES, count_products, easy, folders, search, started
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A grid of three, searched: folder, result, events."""
-    out = tmp_path_factory.mktemp("done")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A finished search of a grid of three trials: folder, result, events."""
+    out = tmp_path_factory.mktemp("finished")
     return out, *search(out, storage=None)
 
 
-def test_every_trial_is_an_ordinary_run(done):
-    out, result, events = done
+def test_trials_are_ordinary_runs(finished):
+    out, result, events = finished
     assert [trial.state for trial in result.trials] == ["complete"] * 3
     assert {trial.fields["train.lr"] for trial in result.trials} == {0.03, 0.02, 0.01}
     assert {trial.run for trial in result.trials} == folders(out)
@@ -37,33 +37,33 @@ def test_every_trial_is_an_ordinary_run(done):
         assert run.config.train.lr == trial.fields["train.lr"]
         assert trial.values == (run.result["validation"]["accuracy"],)
         assert max(epoch["validation_accuracy"] for epoch in run.epochs) == trial.values[0]
-    assert begun(events) == [0, 1, 2]
-    assert [event.number for event in events if isinstance(event, Over)] == [0, 1, 2]
-    said = [event for event in events if isinstance(event, Trained) and event.accuracy is not None]
-    assert [(event.number, event.share) for event in said] == [
+    assert started(events) == [0, 1, 2]
+    assert [event.number for event in events if isinstance(event, TrialFinished)] == [0, 1, 2]
+    epochs = [event for event in events if isinstance(event, TrialProgress) and event.accuracy is not None]
+    assert [(event.number, event.share) for event in epochs] == [
         (number, share) for number in range(3) for share in (0.5, 1.0)
     ]
     assert (result.missing, result.elsewhere, result.wanted) == (0, 0, 3)
 
 
-def test_the_best_configuration_is_a_file_that_makes_the_same_run(done, tmp_path: Path):
-    from favorit.cli.compose import compose
+def test_best_file_trains_the_same_run(finished, tmp_path: Path):
+    from favorit.cli.configuration import build_config
 
-    _, result, _ = done
+    _, result, _ = finished
     best = max(result.trials, key=lambda trial: (trial.values, -trial.number))
     assert result.front == (best,)
     write_best(result, tmp_path / "best.yaml")
     assert f"run {best.run}" in (tmp_path / "best.yaml").read_text().splitlines()[0]
     assert yaml.safe_load((tmp_path / "best.yaml").read_text())["train"]["lr"] == best.fields["train.lr"]
-    config = compose(tmp_path / "best.yaml", None, [], data=None, epochs=None, seed=None)
-    again, heard = fit(tmp_path / "runs", config)
+    config = build_config(tmp_path / "best.yaml", None, [], data=None, epochs=None, seed=None)
+    again, epochs = fit(tmp_path / "runs", config)
     assert again.id == best.run
     assert again.result["validation"]["accuracy"] == best.values[0]
-    assert heard
+    assert epochs
 
 
-def test_the_same_call_again_does_nothing(done):
-    out, result, _ = done
+def test_rerun_of_a_finished_search_does_nothing(finished):
+    out, result, _ = finished
     before = dict(files(out))
     again, events = search(out, storage=None)
     assert events == []
@@ -73,23 +73,22 @@ def test_the_same_call_again_does_nothing(done):
     }
 
 
-def test_more_trials_go_on_where_fewer_ended(tmp_path: Path):
+def test_search_with_more_trials_resumes(tmp_path: Path):
     two, _ = search(tmp_path, trials=2)
     three, events = search(tmp_path, trials=3)
-    assert begun(events) == [2]
+    assert started(events) == [2]
     assert three.trials[:2] == two.trials
     whole, events = search(tmp_path, trials=99)
-    assert (len(whole.trials), events) == (3, []), "a grid is as large as it is"
+    assert (len(whole.trials), events) == (3, []), "a grid limits the number of trials"
 
 
-def test_draws_do_not_depend_on_who_draws_them(tmp_path: Path):
-    """Trial k of a study that was stopped after each trial is trial k of one that was not."""
+def test_draws_of_a_resumed_search_equal_those_of_an_uninterrupted_one(tmp_path: Path):
     fields = {"train.lr": "log(1e-3, 1e-1)", "model.dropout": "uniform(0, 0.4)", "model.dim": "choice(8, 16)"}
     options = dict(fields=fields, base=easy(train=dict(epochs=1)), sampler="tpe(startup=2)")
     whole, _ = search(tmp_path / "whole", **options, trials=4)
     for trials in (1, 2, 3, 4):
         parts, events = search(tmp_path / "parts", **options, trials=trials)
-        assert len(begun(events)) == 1
+        assert len(started(events)) == 1
     assert [trial.fields for trial in parts.trials] == [trial.fields for trial in whole.trials]
     assert len({trial.fields["train.lr"] for trial in whole.trials}) == 4
     other, _ = search(tmp_path / "other", **{**options, "base": easy(train=dict(epochs=1), seed=1)}, trials=1)
@@ -97,7 +96,7 @@ def test_draws_do_not_depend_on_who_draws_them(tmp_path: Path):
 
 
 def test_equal_configurations_are_trained_once(tmp_path: Path, monkeypatch):
-    """Three names of one run: the first trial trains it, the others take its result."""
+    """Three spellings of one layout: the first trial trains the run, the others copy its result."""
     trained: list[str] = []
     train = objective.train
 
@@ -115,7 +114,7 @@ def test_equal_configurations_are_trained_once(tmp_path: Path, monkeypatch):
     assert len(folders(tmp_path)) == 1
 
 
-def test_a_run_that_is_there_already_is_not_trained_again(tmp_path: Path):
+def test_run_that_is_on_disk_is_not_trained_again(tmp_path: Path):
     run, _ = fit(tmp_path, easy(train=dict(lr=0.02)))
     before = dict(files(run.path))
     result, _ = search(tmp_path)
@@ -124,7 +123,7 @@ def test_a_run_that_is_there_already_is_not_trained_again(tmp_path: Path):
     assert trial.values == (run.result["validation"]["accuracy"],)
 
 
-def test_a_trial_that_cannot_be_built_fails_and_the_others_go_on(tmp_path: Path):
+def test_invalid_configuration_fails_its_own_trial_only(tmp_path: Path):
     fields = {
         "model.heads": "choice(2, 4)",
         "model.dim": "choice(16, 18)",
@@ -141,14 +140,14 @@ def test_a_trial_that_cannot_be_built_fails_and_the_others_go_on(tmp_path: Path)
     assert len(complete) == 3 == len(folders(tmp_path))
     assert "heads=4 does not divide dim=18" in failed[4, 18, "patch(4)"]
     assert "does not divide the image" in failed[2, 16, "patch(3)"]
-    assert {event.error for event in events if isinstance(event, Over) and event.state == "failed"} == set(
+    assert {event.error for event in events if isinstance(event, TrialFinished) and event.state == "failed"} == set(
         failed.values()
     )
     again, events = search(tmp_path, fields, easy(train=dict(epochs=1)))
     assert (again, events) == (result, [])
 
 
-def test_a_run_that_diverges_is_a_failed_trial(tmp_path: Path):
+def test_diverged_run_is_a_failed_trial(tmp_path: Path):
     result, _ = search(tmp_path, {"train.lr": "choice(0.01, 1e30)"}, easy(train=dict(optimizer="sgd")))
     failed = [trial for trial in result.trials if trial.state == "failed"]
     assert [trial.fields["train.lr"] for trial in failed] == [1e30]
@@ -156,7 +155,7 @@ def test_a_run_that_diverges_is_a_failed_trial(tmp_path: Path):
     assert favorit.Run(tmp_path / failed[0].run).result["status"] == "failed"
 
 
-def test_what_torch_itself_refuses_is_a_failed_trial(tmp_path: Path, monkeypatch):
+def test_runtime_error_of_torch_is_a_failed_trial(tmp_path: Path, monkeypatch):
     def train(config: Any, **options: Any) -> Any:
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory:\nyou tried 99 GiB")
 
@@ -168,7 +167,7 @@ def test_what_torch_itself_refuses_is_a_failed_trial(tmp_path: Path, monkeypatch
     assert (result.best, result.front) == (None, ())
 
 
-def test_a_full_disk_stops_everything_and_the_same_call_goes_on(tmp_path: Path, monkeypatch):
+def test_full_disk_stops_the_search_and_rerun_resumes(tmp_path: Path, monkeypatch):
     train = objective.train
 
     def full(config: Any, **options: Any) -> Any:
@@ -179,7 +178,7 @@ def test_a_full_disk_stops_everything_and_the_same_call_goes_on(tmp_path: Path, 
         search(tmp_path)
     monkeypatch.setattr(objective, "train", train)
     result, events = search(tmp_path)
-    assert [event.again for event in events if isinstance(event, Began)] == [True, False, False]
+    assert [event.resumed for event in events if isinstance(event, TrialStarted)] == [True, False, False]
     assert [trial.state for trial in result.trials] == ["complete"] * 3
 
 
@@ -187,13 +186,13 @@ def test_a_full_disk_stops_everything_and_the_same_call_goes_on(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("pruner", ["median(startup=1, warmup=0)", "hyperband(factor=5)"])
-def test_a_hopeless_trial_is_given_up_early(tmp_path: Path, pruner):
+def test_pruner_stops_a_bad_trial_early(tmp_path: Path, pruner):
     fields = {"train.lr": "choice(0.03, 0.02, 0.015, 0.01, 1e-7)"}
     base = easy(train=dict(epochs=4))
     result, _ = search(tmp_path, fields, base, pruner=pruner)
     states = {trial.fields["train.lr"]: trial.state for trial in result.trials}
     (lost,) = [trial for trial in result.trials if trial.fields["train.lr"] == 1e-7]
-    assert lost.number > 0, "the first has nobody to be compared with"
+    assert lost.number > 0, "the first trial cannot be pruned"
     assert states[1e-7] == "pruned"
     assert "complete" in states.values()
     run = favorit.Run(tmp_path / lost.run)
@@ -202,22 +201,22 @@ def test_a_hopeless_trial_is_given_up_early(tmp_path: Path, pruner):
     assert lost.values == (run.epochs[-1]["validation_accuracy"],)
     assert lost not in result.front
     assert result.best is not None
-    assert search(tmp_path, fields, base, pruner=pruner) == (result, []), "nor does it go on"
+    assert search(tmp_path, fields, base, pruner=pruner) == (result, []), "a rerun does not resume it"
 
 
-def test_nothing_is_pruned_with_none(tmp_path: Path):
+def test_pruner_none_stops_no_trial(tmp_path: Path):
     result, _ = search(tmp_path, {"train.lr": "choice(0.03, 0.01, 1e-7)"}, pruner="none")
     assert [trial.state for trial in result.trials] == ["complete"] * 3
 
 
-def test_a_pruned_twin_is_pruned_too(tmp_path: Path, monkeypatch):
+def test_trial_equal_to_a_pruned_one_is_pruned(tmp_path: Path, monkeypatch):
     pruned: list[int] = []
 
     def train(config: Any, *, listen: Any, out: Path, **options: Any) -> Any:
         pruned.append(1)
-        return favorit.train(config, out=out, accelerator="cpu", listen=lambda event, own: hear(event, own, listen))
+        return favorit.train(config, out=out, accelerator="cpu", listen=lambda event, own: prune(event, own, listen))
 
-    def hear(event: Event, config: Any, listen: Any) -> bool | None:
+    def prune(event: Event, config: Any, listen: Any) -> bool | None:
         listen(event, config)
         return isinstance(event, Epoch)
 
@@ -229,21 +228,21 @@ def test_a_pruned_twin_is_pruned_too(tmp_path: Path, monkeypatch):
     assert result.best is None
 
 
-def test_a_run_pruned_by_another_study_goes_on(tmp_path: Path):
+def test_run_pruned_by_another_search_is_resumed(tmp_path: Path):
     config = easy(train=dict(lr=0.02))
     run = favorit.train(config, out=tmp_path, accelerator="cpu", listen=lambda event, _: isinstance(event, Epoch))
     assert run.result["status"] == "pruned"
     result, events = search(tmp_path, {"train.lr": "choice(0.02)"})
     assert [trial.state for trial in result.trials] == ["complete"]
-    assert [event.share for event in events if isinstance(event, Trained) and event.accuracy is not None] == [1.0], (
-        "the first epoch is there"
-    )
+    assert [event.share for event in events if isinstance(event, TrialProgress) and event.accuracy is not None] == [
+        1.0
+    ], "the first epoch is on disk"
 
 
 # Accuracy and latency
 
 
-def test_two_objectives_have_a_front(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_two_objectives_give_a_pareto_front(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(measure, "time_interleaved", count_products)
     fields = {"model.depth": "choice(1, 6)", "train.lr": "choice(0.02, 1e-7)"}
     result, _ = search(tmp_path, fields, objectives=("accuracy", "latency"))
@@ -264,20 +263,20 @@ def test_two_objectives_have_a_front(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert set(map(id, result.front)) == {id(trial) for trial in result.trials} - set(map(id, beaten))
     assert list(result.front) == sorted(result.front, key=lambda trial: -trial.values[0])
     deep, shallow = ([t.values[1] for t in result.trials if t.fields["model.depth"] == depth] for depth in (6, 1))
-    assert deep[0] == deep[1] > shallow[0] == shallow[1], "six layers take longer than one, whatever the rate"
+    assert deep[0] == deep[1] > shallow[0] == shallow[1], "latency depends on depth, not on the learning rate"
     assert result.best == Space("", fields, easy()).config(result.front[0].fields)
 
 
-def test_latency_of_another_machine_is_not_mixed_in(tmp_path: Path, monkeypatch):
+def test_latency_search_on_another_machine_is_rejected(tmp_path: Path, monkeypatch):
     options = dict(fields={"model.depth": "choice(1, 2)"}, objectives=("accuracy", "latency"))
     search(tmp_path, **options, trials=1)
     here = measure.fingerprint()
     monkeypatch.setattr(measure, "fingerprint", lambda: {**here, "processor": "another"})
-    with pytest.raises(FavoritError, match="was begun with another machine"):
+    with pytest.raises(FavoritError, match="was started with another machine"):
         search(tmp_path, **options)
 
 
-# What is refused
+# Errors
 
 
 @pytest.mark.parametrize(
@@ -296,13 +295,13 @@ def test_latency_of_another_machine_is_not_mixed_in(tmp_path: Path, monkeypatch)
         (dict(workers=0), "workers=0"),
         (dict(name="a/b"), "the study's name 'a/b' is not valid"),
         (dict(storage="mysql://me:secret@host/db"), r"the storage 'mysql://me:\*\*\*@host/db' is not valid"),
-        (dict(base=easy(data=dict(validation=0), train=dict(select="last"))), "nothing to tune by"),
+        (dict(base=easy(data=dict(validation=0), train=dict(select="last"))), "no images to compare trials on"),
         (dict(base=easy(data=dict(name="cifar11"))), "did you mean 'cifar10'"),
         (dict(fields={"train.lr": "log(1e-3, 1e-1)"}), "the sampler grid needs"),
         (dict(fields={"train.lrr": "choice(1)"}), "did you mean 'train.lr'"),
     ],
 )
-def test_a_mistake_is_said_and_nothing_is_started(tmp_path: Path, options, message):
+def test_mistake_is_one_line_before_anything_starts(tmp_path: Path, options, message):
     with pytest.raises(FavoritError, match=message) as error:
         search(tmp_path / "out", **options)
     assert "\n" not in str(error.value)
@@ -320,13 +319,13 @@ def test_a_mistake_is_said_and_nothing_is_started(tmp_path: Path, options, messa
         (dict(pruner="none"), "pruner"),
     ],
 )
-def test_a_name_that_means_something_else_is_refused(done, options, part):
-    out, _, _ = done
-    with pytest.raises(FavoritError, match=f"was begun with another {part}"):
+def test_resuming_with_another_plan_is_rejected(finished, options, part):
+    out, _, _ = finished
+    with pytest.raises(FavoritError, match=f"was started with another {part}"):
         search(out, storage=None, **options)
 
 
-def test_a_study_that_is_not_ours_is_left_alone(tmp_path: Path):
+def test_study_of_another_program_is_rejected(tmp_path: Path):
     import optuna
 
     backend = optuna.storages.journal.JournalFileBackend(str(tmp_path / "tune.log"))
@@ -334,29 +333,28 @@ def test_a_study_that_is_not_ours_is_left_alone(tmp_path: Path):
         study_name="tuning", storage=optuna.storages.JournalStorage(backend), direction="maximize"
     )
     study.add_trial(optuna.create_trial(value=1.0))
-    with pytest.raises(FavoritError, match="is not one of favorit's"):
+    with pytest.raises(FavoritError, match="was not created by favorit"):
         search(tmp_path)
 
 
-def test_what_is_over_is_said_first(tmp_path: Path):
-    heard: list[Any] = []
+def test_first_event_counts_the_finished_trials(tmp_path: Path):
+    events: list[Any] = []
     search(tmp_path, trials=2)
-    search(tmp_path, listen=heard.append)
-    assert heard[0] == Planned(3, 2)
+    search(tmp_path, listen=events.append)
+    assert events[0] == StudyStarted(3, 2)
 
 
-def test_another_name_is_another_study_in_the_same_folder(done, tmp_path: Path):
-    out, result, _ = done
+def test_searches_with_different_names_share_a_folder(finished, tmp_path: Path):
+    out, result, _ = finished
     other, _ = search(out, {"train.lr": "choice(0.03)"}, name="other", storage=None)
     assert (other.name, len(other.trials)) == ("other", 1)
     assert other.trials[0].run in {trial.run for trial in result.trials}
 
 
-def test_a_study_of_optuna_is_at_hand(done):
-    """The storage is Optuna's own: whoever has more questions can ask it."""
+def test_storage_can_be_read_with_optuna(finished):
     import optuna
 
-    out, result, _ = done
+    out, result, _ = finished
     storage = optuna.storages.RDBStorage(f"sqlite:///{out / 'tune.db'}")
     study = optuna.load_study(study_name="tuning", storage=storage)
     assert study.best_value == result.front[0].values[0]
@@ -366,7 +364,7 @@ def test_a_study_of_optuna_is_at_hand(done):
     storage.engine.dispose()
 
 
-def test_python_takes_a_name_a_file_or_fields(tmp_path: Path):
+def test_tune_accepts_a_file_or_fields(tmp_path: Path):
     (tmp_path / "mine.yaml").write_text("train.lr: choice(0.02)\n")
     found = favorit.tuning.tune(
         tmp_path / "mine.yaml", easy().model_dump(), out=tmp_path, sampler="grid", accelerator="cpu"

@@ -1,6 +1,4 @@
-"""Search spaces: what can be written, what it makes of a configuration, what is refused before anything starts, and
-those of the report.
-"""
+"""Search spaces: syntax, the configurations they build, errors before anything starts, and the spaces of the report."""
 
 from __future__ import annotations
 
@@ -37,7 +35,7 @@ def space(fields: dict[str, str], **base: Any) -> Space:
         ("log(1e-4, 3e-3)", (1e-4, 3e-3), None),
     ],
 )
-def test_a_distribution_is_a_spec(text, ends, points):
+def test_distribution_is_parsed(text, ends, points):
     found = DISTRIBUTIONS.build(text)
     assert (found.ends, found.points) == (ends, points)
 
@@ -62,13 +60,13 @@ def test_a_distribution_is_a_spec(text, ends, points):
         ("1e-3", "cannot read"),
     ],
 )
-def test_a_wrong_distribution_is_one_line(text, message):
+def test_invalid_distribution_is_one_line(text, message):
     with pytest.raises(FavoritError, match=message) as error:
         space({"train.lr": text}).check()
     assert "\n" not in str(error.value)
 
 
-def test_values_reach_the_fields_they_name():
+def test_values_are_set_in_their_fields():
     found = space(
         {
             "train.lr": "log(1e-4, 1e-2)",
@@ -95,10 +93,10 @@ def test_values_reach_the_fields_they_name():
     assert config.model.performer == "relu(m=8, eps=1e-06)"
     assert (config.model.dropout, config.model.emb_dropout) == (0.25, 0.25)
     assert (config.train.optimizer, config.train.schedule) == ("sgd", "cosine")
-    assert config.train.batch_size == 32, "what is not searched stays"
+    assert config.train.batch_size == 32, "other fields keep the values of the base"
 
 
-def test_a_parameter_of_a_component_that_is_searched_too():
+def test_parameter_is_set_in_a_component_that_is_searched_too():
     found = space({"model.performer.m": "choice(4, 8)", "model.performer": "choice('relu', 'favor(m=2)')"})
     found.check()
     assert found.config({"model.performer.m": 4, "model.performer": "favor(m=2)"}).model.performer == "favor(m=4)"
@@ -113,42 +111,44 @@ def test_a_parameter_of_a_component_that_is_searched_too():
         ({"lr": "log(1e-4, 1e-2)"}, "unknown field in the search space 'lr'"),
         ({"model": "choice(1)"}, "unknown field in the search space 'model'"),
         ({"train.lr, train.batchsize": "choice((0.1, 8))"}, "did you mean 'train.batch_size'"),
-        ({"train.lr": "choice(0.1)", "train.lr, train.epochs": "choice((0.1, 8))"}, r"names train\.lr twice"),
+        ({"train.lr": "choice(0.1)", "train.lr, train.epochs": "choice((0.1, 8))"}, r"contains train\.lr twice"),
         ({"train.lr, train.epochs": "choice((0.1, 8), (0.1, 8, 9))"}, "to 2 fields"),
         ({"model.performer.mm": "choice(4)"}, "did you mean 'm'"),
         ({"model.dim.m": "choice(4)"}, "is 16, not a component"),
-        ({"model.depth": "choice(1, 0)"}, r"model\.depth=0 fits in no combination: .*greater than or equal to 1"),
+        ({"model.depth": "choice(1, 0)"}, r"model\.depth=0 is valid in no combination: .*greater than or equal to 1"),
         ({"model.act": "choice(relu, relo)"}, "relo"),
-        ({"train.lr": "uniform(0.0, 0.1)"}, r"train\.lr=0\.0 fits in no combination"),
+        ({"train.lr": "uniform(0.0, 0.1)"}, r"train\.lr=0\.0 is valid in no combination"),
         ({"train.optimizer": "choice(adam, adem)"}, "unknown optimizer 'adem': did you mean 'adam'"),
         ({"model.stem": "choice('patch(4)', 'patch(sise=4)')"}, "did you mean 'size'"),
         (
             {"model.heads": "choice(2, 5)", "model.dim": "choice(16, 32)"},
-            r"model\.heads=5 fits in no combination: heads=5 does not divide",
+            r"model\.heads=5 is valid in no combination: heads=5 does not divide",
         ),
     ],
 )
-def test_what_cannot_be_searched_is_said_before_anything_starts(fields, message):
+def test_check_rejects_invalid_fields_and_values(fields, message):
     with pytest.raises(FavoritError, match=message) as error:
         space(fields).check()
     assert "\n" not in str(error.value)
 
 
-def test_in_a_large_space_too():
-    """More combinations than are tried: 4 x 3^8."""
+def test_check_of_a_large_space_samples_combinations():
+    """The other fields have 4 x 3^8 combinations, more than are tried for a number of heads."""
     many = {f"model.{name}": "choice(0.0, 0.1, 0.2)" for name in ("dropout", "emb_dropout", "drop_path")}
     many |= {f"train.{name}": "choice(1, 2, 3)" for name in ("epochs", "batch_size", "warmup", "patience", "redraw")}
     space({"model.dim": "choice(16, 24, 32, 40)", **many, "model.heads": "choice(2, 5)"}).check()
-    with pytest.raises(FavoritError, match=r"model\.heads=7 fits in none of 500 combinations: heads=7 does not divide"):
+    with pytest.raises(
+        FavoritError, match=r"model\.heads=7 is valid in none of 500 combinations: heads=7 does not divide"
+    ):
         space({"model.dim": "choice(16, 24, 32, 40)", **many, "model.heads": "choice(2, 7)"}).check()
 
 
-def test_a_value_that_fits_somewhere_is_allowed():
-    """Five heads do not divide the base's width, nor 32, but 40."""
+def test_check_accepts_a_value_that_is_valid_in_some_combination():
+    """Five heads divide the dim 40, but not 16 (the base) or 32."""
     space({"model.heads": "choice(2, 5)", "model.dim": "choice(16, 32, 40)"}).check()
 
 
-def test_a_file_has_the_same_text(tmp_path: Path):
+def test_space_is_read_from_a_file(tmp_path: Path):
     (tmp_path / "mine.yaml").write_text("train.lr: log(1e-4, 3e-3)\nmodel.depth: choice(1, 2)\n")
     found = read_space(tmp_path / "mine.yaml")
     assert (found.name, found.fields) == ("mine", {"train.lr": "log(1e-4, 3e-3)", "model.depth": "choice(1, 2)"})
@@ -159,29 +159,29 @@ def test_a_file_has_the_same_text(tmp_path: Path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("train.lr: [1, 2]", "must be lines such as"),
-        ("- 1", "must be lines such as"),
+        ("train.lr: [1, 2]", "must have lines such as"),
+        ("- 1", "must have lines such as"),
         ("a: b: c", "cannot be read as YAML"),
         (None, "No such file"),
     ],
 )
-def test_a_file_that_is_none_is_said(tmp_path: Path, text, message):
+def test_invalid_file_is_an_error(tmp_path: Path, text, message):
     if text is not None:
         (tmp_path / "mine.yaml").write_text(text)
     with pytest.raises(FavoritError, match=message):
         read_space(tmp_path / "mine.yaml")
 
 
-def test_an_unknown_space_names_the_known():
+def test_unknown_space_names_the_nearest():
     with pytest.raises(FavoritError, match="did you mean 'kernels-relu'"):
         read_space("kernel-relu")
 
 
-# The report's tables
+# Spaces of the report
 
 
 @pytest.mark.parametrize("name", SPACES)
-def test_every_built_in_space_can_be_searched(name):
+def test_built_in_space_is_valid(name):
     found = SPACES[name]
     found.check()
     assert read_space(name) is found
@@ -204,12 +204,12 @@ def test_every_built_in_space_can_be_searched(name):
         ("kernels-exp", None),
     ],
 )
-def test_grids_are_as_large_as_the_report_s(name, size):
+def test_grids_have_the_size_of_the_report(name, size):
     assert SPACES[name].size == size
     assert SPACES[name].sampler == ("tpe" if size is None else "grid")
 
 
-# What the report found best, by section: each must be a point of its space.
+# The best configuration of the report by space. Each must be a point of its space.
 BEST: dict[str, dict[str, Any]] = {
     "kernels-vit": dict(
         lr=5e-4, optimizer="adam", dropout=0.1, depth=8, heads=8, stem="patch(4)", dim=256, mlp_dim=512
@@ -229,7 +229,7 @@ BEST: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", BEST)
-def test_the_report_s_best_is_in_its_space(name):
+def test_best_configuration_of_the_report_is_in_its_space(name):
     found = SPACES[name]
     wanted = dict(BEST[name])
     values: dict[str, Any] = {}
@@ -256,12 +256,12 @@ def test_the_report_s_best_is_in_its_space(name):
 
 
 @pytest.mark.parametrize("name", ["kernels-gelu-first", "kernels-gelu", "kernels-ftheta"])
-def test_kernels_that_were_unstable_are_clipped(name):
+def test_spaces_of_unstable_kernels_clip_gradients(name):
     assert SPACES[name].base.train.clip == 1.0
 
 
 @pytest.mark.parametrize("name", ["kernels-gelu-first", "kernels-gelu", "kernels-ftheta"])
-def test_all_sizes_of_an_inferred_space_can_be_built(name):
+def test_inferred_spaces_contain_only_valid_models(name):
     found = SPACES[name]
     sizes = {key: each.points for key, each in found.distributions.items() if key.startswith("model.") and each.points}
     rest = {key: each.ends[-1] for key, each in found.distributions.items() if key not in sizes}
@@ -270,13 +270,13 @@ def test_all_sizes_of_an_inferred_space_can_be_built(name):
         assert outline(config.model).tokens == 1
 
 
-def test_first_gelu_space_is_the_report_s_model():
+def test_first_gelu_space_has_the_model_of_the_report():
     model, train = SPACES["kernels-gelu-first"].base.model, SPACES["kernels-gelu-first"].base.train
     assert (model.dim, model.heads, model.depth, model.dropout, "m=128" in model.performer) == (768, 16, 1, 0.0, True)
     assert (train.optimizer, train.batch_size, train.schedule, train.warmup) == ("adam", 128, "one_cycle", 5)
 
 
-def test_dropout_reaches_the_layer_that_makes_the_single_token():
+def test_dropout_is_set_in_the_layer_of_the_single_token():
     found = SPACES["kernels-exp"]
     values = {key: distribution.ends[-1] for key, distribution in found.distributions.items()}
     config = found.config(values)
@@ -289,7 +289,7 @@ def test_dropout_reaches_the_layer_that_makes_the_single_token():
     assert "eps=1e-06" in config.model.performer
 
 
-def test_a_combination_of_the_report_that_cannot_be_built_is_a_failed_trial_s():
+def test_invalid_combination_of_the_report_raises():
     found = SPACES["kernels-exp"]
     values = {key: distribution.ends[0] for key, distribution in found.distributions.items()}
     found.config(values)
@@ -297,28 +297,28 @@ def test_a_combination_of_the_report_that_cannot_be_built_is_a_failed_trial_s():
         found.config({**values, "model.dim": 1024})
 
 
-# Samplers over them
+# Samplers
 
 
-class Asked:
-    """What a sampler looks at of a trial."""
+class FakeTrial:
+    """The attribute of a trial that the grid sampler reads."""
 
     def __init__(self, number: int) -> None:
         self.number = number
 
 
-def test_a_grid_has_each_combination_once():
+def test_grid_contains_each_combination_once():
     found = SPACES["kernels-vit"]
     sampler = SAMPLERS.build("grid", space=found, seed=0)
     points = [
-        tuple(sampler.sample_independent(None, Asked(number), key, None) for key in found.fields)
+        tuple(sampler.sample_independent(None, FakeTrial(number), key, None) for key in found.fields)
         for number in range(256)
     ]
     assert len(set(points)) == 256 == math.prod(len(each.points) for each in found.distributions.values())
     again = SAMPLERS.build("grid", space=found, seed=0)
     other = SAMPLERS.build("grid", space=found, seed=1)
     first = [
-        [each.sample_independent(None, Asked(number), "train.lr", None) for number in range(30)]
+        [each.sample_independent(None, FakeTrial(number), "train.lr", None) for number in range(30)]
         for each in (sampler, again, other)
     ]
     assert first[0] == first[1] != first[2]
@@ -331,6 +331,6 @@ def test_a_grid_has_each_combination_once():
         ({"seed": "int(0, 2000000)"}, "2,000,001 points"),
     ],
 )
-def test_what_is_no_grid_is_said(fields, message):
+def test_grid_of_a_continuous_or_huge_space_is_an_error(fields, message):
     with pytest.raises(FavoritError, match=message):
         SAMPLERS.build("grid", space=space(fields), seed=0)

@@ -1,4 +1,4 @@
-"""Where studies are kept, and what is said when that cannot be."""
+"""Storages of a search, and the errors of storages that cannot be used."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from pathlib import Path
 import pytest
 
 from favorit import FavoritError
-from favorit.tuning.storage import without_password
-from tune_helpers import begun, search
+from favorit.tuning.storage import hide_password
+from tune_helpers import search, started
 
 
-def test_a_journal_is_as_good_as_a_data_base(tmp_path: Path):
+def test_journal_and_database_give_the_same_trials(tmp_path: Path):
     storage = f"journal:{tmp_path / 'kept' / 'study.log'}"
     two, _ = search(tmp_path, storage=storage, trials=2)
     assert not (tmp_path / "tune.db").exists()
     three, events = search(tmp_path, storage=storage)
-    assert begun(events) == [2]
+    assert started(events) == [2]
     assert three.trials[:2] == two.trials
     in_sqlite, _ = search(tmp_path, storage=f"sqlite:///{tmp_path / 'elsewhere.db'}")
-    assert in_sqlite.trials == three.trials, "and the runs are there already"
+    assert in_sqlite.trials == three.trials, "the runs are on disk already"
 
 
-def test_half_a_line_in_a_journal_is_cut(tmp_path: Path):
-    """As a full disk leaves it."""
+def test_incomplete_last_line_of_a_journal_is_removed(tmp_path: Path):
+    """A full disk leaves such a line."""
     file = tmp_path / "study.log"
     search(tmp_path, storage=f"journal:{file}", trials=1)
     whole = file.read_text()
@@ -44,11 +44,11 @@ URL = "postgresql://me:se:cr@t@127.0.0.1:1/tuning"
     "url",
     [URL, URL.replace("postgresql", "postgres"), "postgresql:///tuning?host=127.0.0.1&port=1&user=me&password=se:cr@t"],
 )
-def test_an_unreachable_data_base_is_one_line_without_the_password(tmp_path: Path, url):
-    begin = time.monotonic()
+def test_unreachable_database_is_one_line_without_the_password(tmp_path: Path, url):
+    start = time.monotonic()
     with pytest.raises(FavoritError, match=r"the storage postgres.* cannot be used: .*refused") as error:
         search(tmp_path / "out", storage=url)
-    assert time.monotonic() - begin < 30
+    assert time.monotonic() - start < 30
     assert "\n" not in str(error.value)
     assert "cr@t" not in str(error.value)
     assert "***" in str(error.value)
@@ -67,23 +67,23 @@ def test_an_unreachable_data_base_is_one_line_without_the_password(tmp_path: Pat
         ("sqlite:///a.db", "sqlite:///a.db"),
     ],
 )
-def test_passwords_are_not_shown(url, shown):
-    assert without_password(url) == shown
+def test_hide_password_replaces_it_by_stars(url, shown):
+    assert hide_password(url) == shown
 
 
-def test_a_file_that_is_no_data_base(tmp_path: Path):
-    (tmp_path / "tune.db").write_text("something else, and long enough to have a header " * 9)
+def test_file_that_is_not_a_database_is_an_error(tmp_path: Path):
+    (tmp_path / "tune.db").write_text("not a database, and long enough to have a header " * 9)
     with pytest.raises(FavoritError, match=r"tune\.db cannot be used: file is not a database"):
         search(tmp_path, storage=None)
 
 
-def test_a_driver_that_is_missing_names_the_extra(tmp_path: Path, monkeypatch):
+def test_missing_driver_names_the_extra(tmp_path: Path, monkeypatch):
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(FavoritError, match=r"psycopg: pip install 'favorit\[tune-postgresql\]'"):
         search(tmp_path, storage="postgresql://me@127.0.0.1:1/tuning")
 
 
-def test_a_missing_optuna_names_the_extra(monkeypatch):
+def test_missing_optuna_names_the_extra(monkeypatch):
     for name in [name for name in sys.modules if name.startswith("favorit.tuning")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "optuna", None)

@@ -1,4 +1,4 @@
-"""Processes of one command that share a study, and latency that is measured while all others wait."""
+"""Worker processes of one search, and latency measured while all other workers are paused."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from typing import Any
 import pytest
 
 from favorit import FavoritError, workers
-from favorit.quiet import ACTIVE, GATE
+from favorit.locks import is_held
+from favorit.machine_lock import ACTIVE, GATE
 from favorit.tuning import worker
-from favorit.tuning.events import Began, Trained, TuneEvent
-from favorit.tuning.locks import hold, is_held
+from favorit.tuning.events import TrialProgress, TrialStarted, TuneEvent
 from favorit.tuning.plan import Plan
 from favorit.tuning.space import Space
-from training_helpers import finish, start
 from tune_helpers import RATES, easy, outcome, search
 
 PLAN = Plan(
@@ -53,9 +52,9 @@ def test_trial_of_a_killed_worker_goes_to_the_other_worker(tmp_path: Path, monke
     monkeypatch.setattr(workers.subprocess, "Popen", start_process)
 
     def listen(event: TuneEvent) -> None:
-        if isinstance(event, Began):
+        if isinstance(event, TrialStarted):
             numbers.append(event.number)
-        if isinstance(event, Trained) and not killed:
+        if isinstance(event, TrialProgress) and not killed:
             killed.append(processes[0].pid)
             os.kill(killed[0], signal.SIGKILL)
 
@@ -68,23 +67,23 @@ def test_trial_of_a_killed_worker_goes_to_the_other_worker(tmp_path: Path, monke
 
 
 def test_worker_sends_the_error_that_stops_it(tmp_path: Path):
-    said: list[Any] = []
+    sent: list[Any] = []
     plan = replace(PLAN, out=tmp_path, storage=f"sqlite:///{tmp_path / 'none.db'}")
-    (tmp_path / "none.db").write_bytes(b"something else that is no data base" * 99)
+    (tmp_path / "none.db").write_bytes(b"something that is not a database " * 99)
     with pytest.raises(SystemExit) as end:
-        worker.work_in_process(SimpleNamespace(send=said.append), plan)
+        worker.work_in_process(SimpleNamespace(send=sent.append), plan)
     assert end.value.code == 1
-    assert [type(word) for word in said] == [FavoritError]
-    assert "file is not a database" in str(said[0])
+    assert [type(word) for word in sent] == [FavoritError]
+    assert "file is not a database" in str(sent[0])
 
 
 def test_worker_stops_within_a_trial_when_its_connection_is_closed(tmp_path: Path):
     """The next command resumes the trial."""
-    heard: list[TuneEvent] = []
+    sent: list[TuneEvent] = []
 
     def send(event: TuneEvent) -> None:
-        heard.append(event)
-        if isinstance(event, Trained):
+        sent.append(event)
+        if isinstance(event, TrialProgress):
             raise BrokenPipeError
 
     options: dict[str, Any] = dict(storage=f"journal:{tmp_path / 'tune.log'}")
@@ -92,37 +91,19 @@ def test_worker_stops_within_a_trial_when_its_connection_is_closed(tmp_path: Pat
     plan = replace(PLAN, space=Space("tuning", RATES, easy()), out=tmp_path, **options)
     with pytest.raises(SystemExit):
         worker.work_in_process(SimpleNamespace(send=send), plan)
-    assert [type(event) for event in heard][:2] == [Began, Trained]
+    assert [type(event) for event in sent][:2] == [TrialStarted, TrialProgress]
     result, events = search(tmp_path, **options)
-    assert [(event.number, event.again) for event in events if isinstance(event, Began)] == [(1, True), (2, False)]
+    assert [(event.number, event.resumed) for event in events if isinstance(event, TrialStarted)] == [
+        (1, True),
+        (2, False),
+    ]
     assert [trial.state for trial in result.trials] == ["complete"] * 3
 
 
-# Latency alone
+# Latency
 
 
-def test_a_lock_is_held_as_long_as_its_holder_lives(tmp_path: Path):
-    lock = tmp_path / "lock"
-    with hold(lock):
-        assert is_held(lock)
-    assert not is_held(lock)
-    process = start(
-        "-c",
-        f"import fcntl, time; f = open({str(lock)!r}, 'a'); fcntl.flock(f, 2); print('held', flush=True); time.sleep(60)",
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "held\n"
-    assert is_held(lock)
-    process.kill()
-    finish(process)
-    assert not is_held(lock)
-    lock.unlink()
-    with pytest.raises(FileNotFoundError):
-        is_held(lock)
-    assert not lock.exists(), "who looks leaves nothing behind"
-
-
-def test_latency_is_measured_alone_and_on_all_threads(tmp_path: Path, monkeypatch):
+def test_latency_is_measured_under_the_machine_lock_on_all_threads(tmp_path: Path, monkeypatch):
     import torch
 
     from favorit import measure

@@ -58,16 +58,16 @@ def approximation(
     """
     from favorit.bench.approximation import SERIES, Setting, approximate, conclude
     from favorit.bench.approximation_figure import draw, panels
-    from favorit.cli.console import check_pictures, check_places, open_console
+    from favorit.cli.console import check_figures, check_outputs, open_console
     from favorit.cli.machine import reserve_machine
-    from favorit.cli.progress import long_work
+    from favorit.cli.progress import delayed_bar
     from favorit.export import save_figure, write_csv
 
-    check_places(out=out)
-    check_pictures(figure=figure)
+    check_outputs(out=out)
+    check_figures(figure=figure)
     console = open_console(stderr=as_json)
     setting = Setting(head_dim, tokens, tuple(stds or Setting.stds), parse_counts("--m", m), draws, seed)
-    with reserve_machine(console) as monitor, long_work(console, "measuring") as listen:
+    with reserve_machine(console) as monitor, delayed_bar(console, "measuring") as listen:
         points = approximate(setting, kernels or SERIES, listen=listen)
     content = panels(points)
     size = f"head width {head_dim}, {tokens} tokens"

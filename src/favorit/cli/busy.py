@@ -34,7 +34,7 @@ def busy(
     from favorit.cli.columns import write_columns
     from favorit.cli.console import open_console
     from favorit.cli.machine import reserve_machine
-    from favorit.cli.settings import parse_settings
+    from favorit.fields import parse_settings
     from favorit.model import preset as preset_config
     from favorit.model.outline import check_memory
 

@@ -1,4 +1,4 @@
-"""Plain columns for tables of any length: thousands of rows are written at once."""
+"""Tables as plain text columns, for any number of rows."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TextIO
 
 import typer
 
-NARROWEST = 12
-USUAL = 80
+MIN_TEXT_WIDTH = 12
+DEFAULT_WIDTH = 80
 INDENT = "  "
 
 
@@ -24,65 +24,67 @@ def write_columns(
     sections: Sequence[str] | None = None,
     err: bool = False,
 ) -> None:
-    """Writes rows under titles, those of `right` justified right. `sections` has a line for each row, written where it
-    changes.
+    """Prints rows under titles. Columns in `right` are numbers, justified right.
 
-    On a terminal the widest column of words is cut to fit, never the first one, which names the row, nor numbers: half
-    a number is none. Where that is not enough the `optional` columns go, the first ones first, and a line says so.
-    Elsewhere nothing is cut.
+    `sections` has one title for each row, printed where it changes. On a terminal the widest text column is cut to fit,
+    but never the first column, which names the row, nor a number. If that is not enough, `optional` columns are left
+    out, in this order, and a last line names them. Piped output is not cut.
     """
     table = [[str(title) for title in titles], *([" ".join(cell.split()) for cell in row] for row in rows)]
     columns, numbers, left_out = list(zip(*table, strict=True)), set(right), []
-    width = terminal_width(sys.stderr if err else sys.stdout)
-    room = width if width is None or sections is None else width - len(INDENT)
-    widths = _widths(columns, numbers, room)
+    terminal = terminal_width(sys.stderr if err else sys.stdout)
+    available = terminal if terminal is None or sections is None else terminal - len(INDENT)
+    widths = _widths(columns, numbers, available)
     for title in (each for each in optional if each in titles):
-        if room is None or _total(widths) <= room:
+        if available is None or _total(widths) <= available:
             break
         left_out.append(title)
         columns = [column for column in columns if column[0] != title]
-        widths = _widths(columns, numbers, room)
+        widths = _widths(columns, numbers, available)
     signs = [">" if column[0] in numbers else "<" for column in columns]
     template = "  ".join(f"{{:{sign}{width}}}" for sign, width in zip(signs, widths, strict=True))
     lines = [] if heading is None else [heading]
-    titled, *written = [template.format(*map(_cut, row, widths)).rstrip() for row in zip(*columns, strict=True)]
-    lines += [titled, *written] if sections is None else [INDENT + titled, *_sectioned(sections, written)]
+    title_line, *row_lines = [template.format(*map(_cut, row, widths)).rstrip() for row in zip(*columns, strict=True)]
+    if sections is None:
+        lines += [title_line, *row_lines]
+    else:
+        lines += [INDENT + title_line, *_group(sections, row_lines)]
     if left_out:
-        lines.append(f"not shown on {width} columns: {', '.join(left_out)}")
+        lines.append(f"not shown on {terminal} columns: {', '.join(left_out)}")
     typer.echo("\n".join(lines), err=err)
 
 
-def _sectioned(sections: Sequence[str], lines: Sequence[str]) -> list[str]:
-    """The lines, indented, with their section above the first of each."""
-    found: list[str] = []
+def _group(sections: Sequence[str], lines: Sequence[str]) -> list[str]:
+    """The lines, indented, with the title of each section above its first line."""
+    grouped: list[str] = []
     for number, (section, line) in enumerate(zip(sections, lines, strict=True)):
         if not number or section != sections[number - 1]:
-            found.append(section)
-        found.append(INDENT + line)
-    return found
+            grouped.append(section)
+        grouped.append(INDENT + line)
+    return grouped
 
 
 def terminal_width(stream: TextIO | None) -> int | None:
-    """The columns of a terminal, None for a pipe or a file; COLUMNS counts before what the terminal says of itself."""
+    """The number of columns of a terminal, or None for piped output. COLUMNS overrides what the terminal reports."""
     if stream is None or not stream.isatty():
         return None
-    said = os.environ.get("COLUMNS", "")
-    if said.isdecimal() and int(said):
-        return int(said)
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal() and int(columns):
+        return int(columns)
     try:
-        return os.get_terminal_size(stream.fileno()).columns or USUAL
+        return os.get_terminal_size(stream.fileno()).columns or DEFAULT_WIDTH
     except OSError:
-        return USUAL
+        return DEFAULT_WIDTH
 
 
-def _widths(columns: Sequence[Sequence[str]], numbers: set[str], room: int | None) -> list[int]:
-    """The width of each column, with the widest one of words as narrow as the room demands and NARROWEST allows."""
+def _widths(columns: Sequence[Sequence[str]], numbers: set[str], available: int | None) -> list[int]:
+    """The width of each column. The widest text column shrinks to fit, to no less than MIN_TEXT_WIDTH."""
     widths = [max(map(len, column)) for column in columns]
-    words = [place for place, column in enumerate(columns) if place and column[0] not in numbers]
-    if room is not None and words:
-        widest = max(words, key=lambda place: widths[place])
-        over = max(_total(widths) - room, 0)
-        widths[widest] = max(widths[widest] - over, min(NARROWEST, widths[widest]))
+    texts = [index for index, column in enumerate(columns) if index and column[0] not in numbers]
+    if available is not None and texts:
+        widest = max(texts, key=lambda index: widths[index])
+        excess = max(_total(widths) - available, 0)
+        widths[widest] = max(widths[widest] - excess, min(MIN_TEXT_WIDTH, widths[widest]))
     return widths
 
 

@@ -23,11 +23,11 @@ def list_(
     """
     from rich.table import Table
 
-    from favorit.catalog import KINDS, list_components, written
+    from favorit.catalog import KINDS, describe, list_components
     from favorit.cli.console import open_console
 
     kinds = KINDS if kind is None else (kind,)
-    found = {kind: {name: written(kind, name) for name in list_components(kind)} for kind in kinds}
+    found = {kind: {name: describe(kind, name) for name in list_components(kind)} for kind in kinds}
     if as_json:
         typer.echo(json.dumps(found))
         return

@@ -1,6 +1,4 @@
-"""Where the commands write: tables as wide as they are where nobody looks at a screen, and as wide as the screen where
-somebody does.
-"""
+"""The console of the commands, empty tables for it, and checks of the files that commands write."""
 
 from __future__ import annotations
 
@@ -12,42 +10,40 @@ from rich.table import Table
 
 from favorit.errors import FavoritError
 
-WIDE = 200
+PIPED_WIDTH = 200
 
 
 def open_console(stderr: bool = False) -> Console:
-    """A console; a pipe or a file has no width of its own, and nothing is cut there."""
+    """A console. Piped output is `PIPED_WIDTH` columns wide, so that tables are not cut."""
     console = Console(stderr=stderr, highlight=False)
-    return console if console.is_terminal else Console(stderr=stderr, highlight=False, width=WIDE)
+    return console if console.is_terminal else Console(stderr=stderr, highlight=False, width=PIPED_WIDTH)
 
 
-def check_places(**places: Path | None) -> None:
-    """An error for a file that cannot be written, before the work that it is to hold is done: option -> where."""
-    for option, place in places.items():
-        if place is None:
+def check_outputs(**files: Path | None) -> None:
+    """Raises an error if a file, given by its option, cannot be written. Call it before the work."""
+    for option, file in files.items():
+        if file is None:
             continue
-        if not place.parent.is_dir():
-            raise FavoritError(f"--{option} {place}: there is no folder {place.parent}: make it first")
-        if place.is_dir() or not place.suffix:
-            raise FavoritError(f"--{option} {place}: give the name of a file with an ending, such as .csv or .png")
+        if not file.parent.is_dir():
+            raise FavoritError(f"--{option} {file}: the folder {file.parent} does not exist: create it first")
+        if file.is_dir() or not file.suffix:
+            raise FavoritError(f"--{option} {file}: give a file name with a suffix, such as .csv or .png")
 
 
-def check_pictures(**places: Path | None) -> None:
-    """The same for pictures, whose ending says their format."""
-    check_places(**places)
-    for option, place in places.items():
-        if place is None:
+def check_figures(**files: Path | None) -> None:
+    """Raises an error if a figure cannot be written, or not in the format of its suffix."""
+    check_outputs(**files)
+    for option, file in files.items():
+        if file is None:
             continue
         from matplotlib.backend_bases import FigureCanvasBase
 
-        if place.suffix.lower().removeprefix(".") not in FigureCanvasBase.filetypes:
-            raise FavoritError(
-                f"--{option} {place}: no picture of that ending can be drawn: give it .png, .svg or .pdf"
-            )
+        if file.suffix.lower().removeprefix(".") not in FigureCanvasBase.filetypes:
+            raise FavoritError(f"--{option} {file}: unknown format: use .png, .svg or .pdf")
 
 
 def open_table(title: str | None = None, **columns: str) -> Table:
-    """An empty table: names of columns (underscores are spaces) and `left` or `right` for each."""
+    """An empty table. Each column is `left` or `right` justified; underscores in names become spaces."""
     table = Table(
         title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False
     )

@@ -49,9 +49,9 @@ def crossover(
     from favorit import measure
     from favorit.bench.crossover import advice, crossings, default_grid, measure_points
     from favorit.bench.crossover_figure import draw, panels
-    from favorit.cli.console import check_pictures, check_places, open_console
+    from favorit.cli.console import check_figures, check_outputs, open_console
     from favorit.cli.machine import reserve_machine
-    from favorit.cli.progress import long_work
+    from favorit.cli.progress import delayed_bar
     from favorit.errors import FavoritError
     from favorit.export import save_figure, write_csv
     from favorit.process import keep_large_buffers
@@ -65,14 +65,14 @@ def crossover(
             f"raise --most-tokens"
         )
     grid = sorted({*tokens, advised}) if tokens else default_grid(most_tokens, advised)
-    check_places(out=out)
-    check_pictures(figure=figure)
+    check_outputs(out=out)
+    check_figures(figure=figure)
     keep_large_buffers()
     console = open_console(stderr=as_json)
     points: list[Point] = []
     sizes = dict(batch=batch, heads=heads, head_dim=head_dim, repeats=repeats)
     compared = mixers or ["relu", "relu(m=64)", "favor(m=64)"]
-    with reserve_machine(console) as monitor, long_work(console, "measuring") as listen:
+    with reserve_machine(console) as monitor, delayed_bar(console, "measuring") as listen:
         for done, measured in enumerate(measure_points(compared, grid, **sizes, device=device), 1):
             points += measured
             listen(sum(grid[:done]), sum(grid))

@@ -44,14 +44,14 @@ def doctor(
     from favorit.bench.doctor.diagnosis import diagnose
     from favorit.bench.doctor.figure import draw, grids
     from favorit.cli.approximation import parse_counts
-    from favorit.cli.console import check_pictures, check_places, open_console
-    from favorit.cli.progress import long_work
+    from favorit.cli.console import check_figures, check_outputs, open_console
+    from favorit.cli.progress import delayed_bar
     from favorit.export import save_figure, write_csv
 
-    check_places(out=out)
-    check_pictures(figure=figure)
+    check_outputs(out=out)
+    check_figures(figure=figure)
     console = open_console(stderr=as_json)
-    with long_work(console, "layers") as listen:
+    with delayed_bar(console, "layers") as listen:
         findings = diagnose(run, images=images, data_dir=data_dir, counts=parse_counts("--m", m), listen=listen)
     whole = [finding for finding in findings if finding.head is None]
     for table in _tables(run.name, findings if heads else whole):

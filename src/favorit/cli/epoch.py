@@ -33,14 +33,14 @@ def epoch(
     """
     from favorit import measure
     from favorit.bench.epoch import epoch_cost
-    from favorit.cli.compose import compose
+    from favorit.cli.configuration import build_config
     from favorit.cli.console import open_console, open_table
     from favorit.cli.machine import reserve_machine
     from favorit.process import keep_large_buffers
 
     keep_large_buffers()
     defaults = ["data.name=cifar10"] if data is None else []
-    config = compose(None, preset, [*defaults, *(settings or [])], data=data, epochs=None, seed=None)
+    config = build_config(None, preset, [*defaults, *(settings or [])], data=data, epochs=None, seed=None)
     console = open_console(stderr=as_json)
     with reserve_machine(console) as monitor:
         cost = epoch_cost(config, data_dir, devices)

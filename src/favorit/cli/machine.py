@@ -21,7 +21,7 @@ def reserve_machine(console: Console) -> Iterator[LoadMonitor]:
     cores.
     """
     from favorit.foreign_load import LoadMonitor, monitor_load
-    from favorit.quiet import measuring
+    from favorit.machine_lock import measuring
 
     if os.environ.get("LOCAL_RANK", "0") != "0":  # the first process holds the locks
         yield LoadMonitor()

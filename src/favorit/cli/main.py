@@ -1,4 +1,4 @@
-"""`favorit`: finds the verb, and turns a user's mistake into one line and exit status 2."""
+"""`favorit`: runs a command. A user's mistake prints one line and exits with status 2."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from favorit.process import spin_settings
 
 app = typer.Typer(
     name="favorit",
-    help="Efficient attention for Vision Transformers: which one, where in the stack, and does it pay on this hardware.",
+    help="Efficient attention for Vision Transformers: which one, in which layers, and does it pay on this hardware?",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
@@ -52,8 +52,8 @@ app.add_typer(data.app, name="data")
 app.add_typer(bench.app, name="bench")
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(is_given: bool) -> None:
+    if is_given:
         typer.echo(f"favorit {__version__}")
         raise typer.Exit
 
@@ -68,53 +68,52 @@ def _root(
 
 
 def main() -> None:
-    """The entry point of the command."""
-    os.environ.update(spin_settings())  # before a verb imports torch
-    # One line: a user of the command has no use for the place in the code.
+    """The entry point of the command line."""
+    os.environ.update(spin_settings())  # before a command imports torch
+    # Warnings are one line, without the location in the code.
     warnings.formatwarning = lambda message, *_, **__: f"favorit: {message}\n"
     try:
         status = app(standalone_mode=False)
-        if status == 130:  # what typer makes of Ctrl-C
+        if status == 130:  # typer turns Ctrl-C into this status
             raise KeyboardInterrupt
         sys.exit(status)
     except FavoritError as error:
-        # Of several processes each of which finds the same mistake, one says so.
-        _end(f"favorit: {error}" if os.environ.get("LOCAL_RANK", "0") == "0" else "", 2)
+        # With --devices, all processes find the same mistake; only the first one prints it.
+        _exit(f"favorit: {error}" if os.environ.get("LOCAL_RANK", "0") == "0" else "", 2)
     except TyperException as error:
-        # A command or option that does not exist is one line; a group without a command shows its help, which is many.
+        # An unknown command or option is one line. A group without a command prints its help, which has many.
         message = (error.format_message() if hasattr(error, "format_message") else str(error)).strip()
-        _end(
-            message if "\n" in message or not message else f"favorit: {message} (favorit --help names what there is)", 2
-        )
+        _exit(message if "\n" in message or not message else f"favorit: {message} (see favorit --help)", 2)
     except ModuleNotFoundError as error:
-        _end(
-            f"favorit: this command needs the package {error.name}: pip install 'favorit[train]' (favorit[tune] for tuning)",
+        _exit(
+            f"favorit: this command needs the package {error.name}: pip install 'favorit[train]' "
+            "(favorit[tune] for tuning)",
             2,
         )
     except (KeyboardInterrupt, typer.Abort):
-        _end(
-            "favorit: interrupted; runs, studies and searches keep what was complete, and the same command goes on from there",
+        _exit(
+            "favorit: interrupted; completed work is kept: rerun the same command to resume",
             130,
         )
-    except BrokenPipeError:  # the reader of a pipe, such as `head`, has seen enough
+    except BrokenPipeError:  # the reader of the pipe, such as `head`, has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except OSError as error:
         what = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
-        _end(f"favorit: {what}; what was complete is kept, and the same command goes on once this is mended", 1)
+        _exit(f"favorit: {what}; completed work is kept: fix this and rerun the same command to resume", 1)
     except (RuntimeError, MemoryError) as error:
         if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
-            _end("favorit: not enough memory for this; a smaller batch, model, image size or data set fits", 1)
+            _exit("favorit: not enough memory; use a smaller batch, model, image size or data set", 1)
         if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
             reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-            _end(
-                f"favorit: torch.compile failed ({reason}): it needs a C++ compiler; without --compile none is needed",
+            _exit(
+                f"favorit: torch.compile failed ({reason}): install a C++ compiler, or leave out --compile",
                 1,
             )
         raise
 
 
-def _end(message: str, status: int) -> NoReturn:
+def _exit(message: str, status: int) -> NoReturn:
     if message:
         typer.echo(message, err=True)
     sys.exit(status)

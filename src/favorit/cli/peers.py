@@ -63,14 +63,14 @@ def peers(
     from favorit.bench.peers.comparison import Sizes
     from favorit.bench.peers.table import measure_rows, select
     from favorit.cli.columns import write_columns
-    from favorit.cli.console import check_places, open_console
+    from favorit.cli.console import check_outputs, open_console
     from favorit.cli.machine import reserve_machine
-    from favorit.cli.progress import long_work
+    from favorit.cli.progress import delayed_bar
     from favorit.data.datasets import DATASETS
     from favorit.data.sources import data_directory, present
     from favorit.export import write_csv
 
-    check_places(out=out)
+    check_outputs(out=out)
     console = open_console(stderr=as_json)
     keys = select(case, only, m)
     if data is not None:
@@ -84,7 +84,7 @@ def peers(
         modes.append("bf16")
     machine = measure.fingerprint()
     rows: list[Row] = []
-    with reserve_machine(console) as monitor, long_work(console, "comparing") as listen:
+    with reserve_machine(console) as monitor, delayed_bar(console, "comparing") as listen:
         total = len(keys) * len(modes)
         for row in measure_rows(keys, sizes, repeats=repeats, modes=modes):
             rows.append(row)

@@ -1,41 +1,231 @@
-"""A bar for work that turns out to be long: nothing is shown of what is over in a moment, or where nobody looks at a
-screen.
-"""
+"""Progress of runs, studies, searches and benchmarks: the lines that each event prints and the bars that it moves."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
+from favorit.display import Display
 
-PATIENCE = 2.0
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from favorit.config import RunConfig
+    from favorit.study.queue import PlannedEntry, Queue
+    from favorit.study.runner import Report
+    from favorit.study.tasks import TaskEvent, Trained
+    from favorit.training import Epoch, Event
+    from favorit.tuning.events import TrialFinished, TuneEvent
+
+BAR_DELAY = 2.0  # seconds after which the work of a benchmark counts as long
+EPOCH_INTERVAL = 30.0  # seconds between two lines about the epochs of one run of a study, in piped output
 
 
 @contextmanager
-def long_work(console: Console, what: str) -> Iterator[Callable[[int, int], None]]:
-    """A function that is told how much is done and of how much; after two seconds a bar shows it."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+def delayed_bar(console: Console, text: str) -> Iterator[Callable[[int, int], None]]:
+    """A function of (done, total) that moves a bar. Work of less than `BAR_DELAY` seconds shows none."""
+    with Display(console, BAR_DELAY) as display:
+        yield lambda done, total: display.bar("work", text, done, total)
 
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-    )
-    task = bar.add_task(what, total=None)
-    begun = time.monotonic()
 
-    def hear(done: int, total: int) -> None:
-        bar.update(task, completed=done, total=total)
-        if console.is_terminal and not bar.live.is_started and time.monotonic() - begun > PATIENCE:
-            bar.start()
+# Training
 
-    try:
-        yield hear
-    finally:
-        if bar.live.is_started:
-            bar.stop()
+
+@contextmanager
+def training_progress(
+    console: Console, tensorboard: Path | None = None
+) -> Iterator[Callable[[Event, RunConfig], None]]:
+    """A function for `favorit.train(listen=...)`: a line for each epoch, a bar of steps, curves for TensorBoard."""
+    from favorit.cli.tensorboard import Curves
+    from favorit.training import Begin, Epoch, Step
+
+    has_events = False
+    curves = None if tensorboard is None else Curves(tensorboard)
+    with nullcontext() if curves is None else closing(curves), Display(console) as display:
+        display.bar("run", "starting")
+
+        def on_event(event: Event, config: RunConfig) -> None:
+            nonlocal has_events
+            has_events = True
+            if curves is not None:
+                curves.on_event(event)
+            if isinstance(event, Begin) and event.step:
+                display.line(f"resumed after step {event.step:,}")
+            elif isinstance(event, Step):
+                epoch = f"epoch {event.epoch + 1}/{config.train.epochs}"
+                display.bar(
+                    "run",
+                    f"{epoch}  loss {event.loss:.3f}  accuracy {event.accuracy:.1%}",
+                    event.epoch * event.steps + event.step,
+                    event.steps * config.train.epochs,
+                    unit="images",
+                    units_per_step=config.train.batch_size,
+                )
+            elif isinstance(event, Epoch):
+                display.line(_epoch_line(event, config))
+
+        yield on_event
+    if not has_events:
+        console.print("already complete: nothing to train")
+
+
+def _epoch_line(event: Epoch, config: RunConfig) -> str:
+    # With train.select=last the last weights are tested, so no epoch is the best.
+    is_best = event.best and event.validation_accuracy is not None and config.train.select == "best"
+    parts = [
+        f"epoch {event.epoch + 1:3d}/{config.train.epochs}",
+        f"train {event.train_loss:.4f} {event.train_accuracy:7.2%}",
+    ]
+    if event.validation_accuracy is not None:
+        parts.append(f"validation {event.validation_loss:.4f} {event.validation_accuracy:7.2%}")
+    if event.test_accuracy is not None:
+        parts.append(f"test {event.test_accuracy:7.2%}")
+    parts.append(f"{event.train_seconds:.1f} s")
+    return "   ".join([*parts, "best"] if is_best else parts)
+
+
+# Studies and queues
+
+
+@contextmanager
+def study_progress(console: Console, report: Report) -> Iterator[Callable[[TaskEvent], None]]:
+    """A function of the events of a study: a line for each finished run, bars for all runs and each running one.
+
+    Piped output also has a line for the start of a run, and lines about its epochs.
+    """
+    from favorit.study.tasks import Began, Broke, Ended, Trained
+
+    last_line: dict[str, float] = {}
+
+    def count() -> tuple[int, int]:
+        return len(report.results) + len(report.errors), len(report.plan.tasks)
+
+    with Display(console) as display:
+        draw = _task_bars(display, report.plan.study.name, count)
+
+        def on_event(event: TaskEvent) -> None:
+            draw(event)
+            name, now = event.task.name, time.monotonic()
+            if isinstance(event, Began):
+                last_line[name] = now
+                action = f"resumes at step {event.step}" if event.step else "starts"
+                display.piped_line(f"{name}   {action} on {event.where}")
+            elif isinstance(event, Trained) and now - last_line.get(name, 0.0) >= EPOCH_INTERVAL:
+                last_line[name] = now
+                display.piped_line(f"{name}   {_epoch_accuracy(event)}")
+            elif isinstance(event, Ended | Broke):
+                place = "[{}/{}]".format(*count())
+                elsewhere = "   done by another runner" if isinstance(event, Ended) and event.elsewhere else ""
+                display.line(f"{place} {name}   {_outcome(event)}{elsewhere}")
+
+        yield on_event
+
+
+@contextmanager
+def queue_progress(queue: Queue, workers: int) -> Iterator[Callable[[PlannedEntry, TaskEvent], None]]:
+    """A function of the events of a queue: a line for each finished run, bars for all runs and each running one."""
+    from favorit.cli.console import open_console
+    from favorit.cli.study_tables import duration
+    from favorit.study.tasks import Broke, Ended
+
+    def count() -> tuple[int, int]:
+        total = len(queue.ids())
+        return total - len(queue.missing()), total
+
+    with Display(open_console()) as display:
+        draw = _task_bars(display, "queue", count)
+
+        def on_event(planned: PlannedEntry, event: TaskEvent) -> None:
+            draw(event)
+            if not isinstance(event, Ended | Broke):
+                return
+            line = "[{}/{}] ".format(*count()) + f"{planned.entry.title}: {event.task.name}   {_outcome(event)}"
+            if isinstance(event, Ended):
+                left = queue.seconds_left(workers)
+                line += f"   {duration(event.result['total_seconds'])}"
+                line += f"   about {duration(left)} left" if left else ""
+            display.line(line)
+
+        yield on_event
+
+
+def _task_bars(display: Display, title: str, count: Callable[[], tuple[int, int]]) -> Callable[[TaskEvent], None]:
+    """A function that moves a bar for all tasks (`count`: done, total) and one for each running task."""
+    from favorit.study.tasks import Began, Broke, Ended, Trained
+
+    def draw(event: TaskEvent) -> None:
+        task, epochs = event.task, event.task.config.train.epochs
+        if isinstance(event, Began):
+            display.bar(task.id, f"  {task.name}", 0, epochs)
+        elif isinstance(event, Trained):
+            text = f"  {task.name}   {_epoch_accuracy(event)}"
+            display.bar(task.id, text, event.record["epoch"] + 1, epochs)
+        elif isinstance(event, Ended | Broke):
+            display.remove(task.id)
+            display.bar("", title, *count())
+
+    display.bar("", title, *count())
+    return draw
+
+
+def _outcome(event: TaskEvent) -> str:
+    from favorit.study.tasks import Broke, Ended
+
+    if isinstance(event, Broke):
+        return f"{'stopped' if event.later else 'failed'}: {event.error}"
+    return f"test {event.result['test']['accuracy']:.2%}" if isinstance(event, Ended) else ""
+
+
+def _epoch_accuracy(event: Trained) -> str:
+    record = event.record
+    part = "train" if record["validation_accuracy"] is None else "validation"
+    name = {"train": "training", "validation": "validation"}[part]
+    return f"epoch {record['epoch'] + 1}/{event.task.config.train.epochs}, {name} {record[f'{part}_accuracy']:.2%}"
+
+
+# Tuning
+
+
+@contextmanager
+def tuning_progress(console: Console) -> Iterator[Callable[[TuneEvent], None]]:
+    """A function for `favorit.tune(listen=...)`: lines for each trial, bars for all trials and each running one."""
+    from favorit.tuning.events import StudyStarted, TrialProgress, TrialStarted
+
+    finished = trials = 0
+    with Display(console) as display:
+
+        def on_event(event: TuneEvent) -> None:
+            nonlocal finished, trials
+            if isinstance(event, StudyStarted):
+                finished, trials = event.finished, event.trials
+            elif isinstance(event, TrialStarted):
+                values = ", ".join(f"{key} {format_value(value)}" for key, value in event.values.items())
+                display.line(f"trial {event.number} {'resumes' if event.resumed else 'starts'}: {values}")
+                display.bar(event.number, f"trial {event.number}", 0, 1.0)
+            elif isinstance(event, TrialProgress):
+                accuracy = "" if event.accuracy is None else f"  validation {event.accuracy:.2%}"
+                display.bar(event.number, f"trial {event.number}{accuracy}", event.share, 1.0)
+            else:
+                finished += 1
+                display.remove(event.number)
+                display.line(_trial_line(event))
+            display.bar("study", "trials", finished, trials)
+
+        yield on_event
+
+
+def _trial_line(event: TrialFinished) -> str:
+    if event.error is not None:
+        return f"trial {event.number} failed: {event.error}"
+    line = f"trial {event.number} is {event.state}"
+    if event.values:
+        line += f": {event.values[0]:.2%}" + "".join(f", {latency:.2f} ms" for latency in event.values[1:])
+    return line
+
+
+def format_value(value: Any) -> str:
+    """The value of a searched field, for people."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -12,7 +12,6 @@ from favorit.cli.shared import DataDir, Workers
 
 if TYPE_CHECKING:
     from favorit.study.queue import PlannedEntry, Queue
-    from favorit.study.tasks import TaskEvent
 
 LOWEST_PRIORITY = 19
 
@@ -38,6 +37,7 @@ def queue(
     Examples: [bold]favorit study queue results/queue.yaml --pack results/runs --workers 2[/bold],
     [bold]favorit study queue results/queue.yaml --pack results/runs --list[/bold]
     """
+    from favorit.cli.progress import queue_progress
     from favorit.errors import FavoritError
     from favorit.study.queue import held_queue, plan_queue, run_queue
 
@@ -54,32 +54,15 @@ def queue(
         for problem in (*planned.problems, *known_failures.values()):
             typer.echo(problem, err=True)
         typer.echo(_counts(planned, workers))
-        for entry, event in run_queue(planned, workers=workers, data_dir=data_dir, discard=discard):
-            line = _line(planned, entry, event, workers)
-            if line is not None:
-                typer.echo(line)
+        with queue_progress(planned, workers) as show:
+            for entry, event in run_queue(planned, workers=workers, data_dir=data_dir, discard=discard):
+                show(entry, event)
     typer.echo(_counts(planned, workers))
     for problem in (*planned.unpacked(), *planned.problems):
         typer.echo(problem, err=True)
     # A run that failed in an earlier call is a result, printed above.
     if planned.problems or planned.unpacked() or planned.failures().keys() - known_failures.keys():
         raise typer.Exit(1)
-
-
-def _line(queue: Queue, planned: PlannedEntry, event: TaskEvent, workers: int) -> str | None:
-    """One line for a run that has ended or stopped; None for other events."""
-    from favorit.cli.study_tables import duration
-    from favorit.study.tasks import Broke, Ended
-
-    if not isinstance(event, Ended | Broke):
-        return None
-    total = len(queue.ids())
-    run = f"[{total - len(queue.missing())}/{total}] {planned.entry.title}: {event.task.name}"
-    if isinstance(event, Broke):
-        return f"{run}   {'stopped' if event.later else 'failed'}: {event.error}"
-    left = queue.seconds_left(workers)
-    estimate = f"   about {duration(left)} left" if left else ""
-    return f"{run}   test {event.result['test']['accuracy']:.2%}   {duration(event.result['total_seconds'])}{estimate}"
 
 
 def _counts(queue: Queue, workers: int) -> str:

@@ -32,13 +32,13 @@ def selftest(
     """
     from favorit.cli.columns import write_columns
     from favorit.cli.console import open_console
-    from favorit.cli.progress import long_work
+    from favorit.cli.progress import delayed_bar
     from favorit.selftest.devices import find_device
     from favorit.selftest.run import list_trials, run_trials, tally
 
     trials = list_trials(find_device(device), only)
     console = open_console(stderr=as_json)
-    with long_work(console, f"selftest on {device}") as listen:
+    with delayed_bar(console, f"selftest on {device}") as listen:
         outcomes = run_trials(trials, listen)
     tallies = list(tally(outcomes))
     environment = _environment(device)

@@ -23,7 +23,7 @@ def show(
     [bold]favorit show vit-64 --set model.layout=performer_first --set "model.performer=relu(m=64)"[/bold]
     """
     from favorit.cli.console import open_console, open_table
-    from favorit.cli.settings import parse_settings
+    from favorit.fields import parse_settings
     from favorit.model import create_model
     from favorit.model.outline import check_memory
     from favorit.model.presets import current_name

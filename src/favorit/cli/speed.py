@@ -79,11 +79,11 @@ def speed(
     from favorit.bench.model_speed import all_layouts, model_costs
     from favorit.bench.speed import Size, mixer_costs, scalings
     from favorit.cli.columns import write_columns
-    from favorit.cli.console import check_places, open_console
+    from favorit.cli.console import check_outputs, open_console
     from favorit.cli.machine import reserve_machine
-    from favorit.cli.settings import parse_settings
     from favorit.errors import FavoritError
     from favorit.export import write_csv
+    from favorit.fields import parse_settings
     from favorit.model.presets import current_name, preset
     from favorit.process import keep_large_buffers
 
@@ -93,7 +93,7 @@ def speed(
         raise FavoritError("--preset times whole models, --mixer and --tokens time attention alone: give only one kind")
     if not presets and (settings or layouts):
         raise FavoritError("--set and --layouts apply to whole models: give one with --preset")
-    check_places(out=out)
+    check_outputs(out=out)
     keep_large_buffers()
     console = open_console(stderr=as_json)
     comparisons: dict[str, tuple[published.Table, list[ModelTimes]]] = {}

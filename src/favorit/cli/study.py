@@ -149,9 +149,9 @@ def run(
     [bold]favorit study run hybrids --pack results/runs[/bold]
     """
     from favorit.cli.console import open_console
-    from favorit.cli.curves import Curves
-    from favorit.cli.follow import follower
+    from favorit.cli.progress import study_progress
     from favorit.cli.study_tables import summary
+    from favorit.cli.tensorboard import Curves
     from favorit.study import load_study
     from favorit.study.runner import start
 
@@ -177,11 +177,11 @@ def run(
         soft_wrap=True,
         markup=False,
     )
-    with closing(events), follower(console, report) as show, nullcontext() if curves is None else closing(curves):
+    with closing(events), study_progress(console, report) as show, nullcontext() if curves is None else closing(curves):
         for event in events:
             show(event)
             if curves is not None:
-                curves.hear(event, selection.out)
+                curves.on_task_event(event, selection.out)
     summary(report)
     for name, reason in report.unpacked.items():
         typer.echo(f"not packed: {name}: {reason}")

@@ -1,4 +1,4 @@
-"""Results as tables for a terminal."""
+"""Tables of results: one row for each run, and one for each class."""
 
 from __future__ import annotations
 
@@ -10,45 +10,43 @@ from rich.table import Table
 
 from favorit.cli.console import open_table
 
-# Columns that are left out where they say nothing of any run.
-SOMETIMES = ("best test (test-selected)", "flags")
-# What a narrow screen has no room for, the least needed first.
+# Columns that are shown only if a run has a value.
+IF_PRESENT = ("best test (test-selected)", "flags")
+# Columns that a narrow terminal leaves out, in this order.
 OPTIONAL = ("calibration", "top 5", "test images/s", "parameters", "loss", "s/epoch")
 
 
 def result_rows(results: dict[str, dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """Titles, and one line for each run; then their mean and standard deviation where there are several."""
-    rows = [{"run": name, **_written(result)} for name, result in results.items()]
+    """Titles and one row for each run. Several runs also have rows of their mean and standard deviation."""
+    rows = [{"run": name, **_cells(result)} for name, result in results.items()]
     if len(results) > 1:
-        for name, numbers in summary(results).items():
+        for name, parts in summary(results).items():
             rows.append(
-                {"run": name, **{part: "" if value is None else f"{value:.2%}" for part, value in numbers.items()}}
+                {"run": name, **{part: "" if value is None else f"{value:.2%}" for part, value in parts.items()}}
             )
-    titles = [title for title in rows[0] if title not in SOMETIMES or any(row.get(title) for row in rows)]
+    titles = [title for title in rows[0] if title not in IF_PRESENT or any(row.get(title) for row in rows)]
     return titles, [[row.get(title, "") for title in titles] for row in rows]
 
 
 def summary(results: dict[str, dict[str, Any]]) -> dict[str, dict[str, float | None]]:
-    """The mean and the standard deviation over runs of the accuracy on validation images (None where there are none)
-    and on test images.
-    """
-    tested = [result["test"]["accuracy"] for result in results.values()]
-    held = [accuracy for result in results.values() if (accuracy := _validated(result)) is not None]
+    """Mean and standard deviation over runs of validation accuracy (None without validation) and test accuracy."""
+    test = [result["test"]["accuracy"] for result in results.values()]
+    validation = [accuracy for result in results.values() if (accuracy := _validation_accuracy(result)) is not None]
     return {
-        name: {"validation": function(held) if len(held) == len(tested) else None, "test": function(tested)}
+        name: {"validation": function(validation) if len(validation) == len(test) else None, "test": function(test)}
         for name, function in (("mean", mean), ("deviation", stdev))
     }
 
 
-def _validated(result: dict[str, Any]) -> float | None:
-    """The accuracy on validation images; None where none were set aside."""
+def _validation_accuracy(result: dict[str, Any]) -> float | None:
+    """Validation accuracy, or None without validation images."""
     return (result["validation"] or {}).get("accuracy")
 
 
-def _written(result: dict[str, Any]) -> dict[str, str]:
-    test, held = result["test"], _validated(result)
+def _cells(result: dict[str, Any]) -> dict[str, str]:
+    test, validation = result["test"], _validation_accuracy(result)
     return {
-        "validation": "" if held is None else f"{held:.2%}",
+        "validation": "" if validation is None else f"{validation:.2%}",
         "test": f"{test['accuracy']:.2%}",
         "top 5": f"{test['top5']:.2%}",
         "loss": f"{test['loss']:.4f}",
@@ -63,12 +61,12 @@ def _written(result: dict[str, Any]) -> dict[str, str]:
 
 
 def class_table(test: dict[str, Any], classes: Sequence[str]) -> Table:
-    """Precision, recall, F1 and the most frequent confusion of each class."""
+    """Precision, recall, F1 and the most frequent wrong prediction for each class."""
     numbers = ("images", "precision", "recall", "F1")
-    table = open_table(**{"class": "left", **dict.fromkeys(numbers, "right"), "most_often_taken_for": "left"})
+    table = open_table(**{"class": "left", **dict.fromkeys(numbers, "right"), "most_often_confused_with": "left"})
     for index, name in enumerate(classes):
         row = test["confusion"][index]
-        wrong = [(count, other) for other, count in enumerate(row) if other != index and count]
-        worst = f"{classes[max(wrong)[1]]} ({max(wrong)[0]})" if wrong else ""
+        errors = [(count, other) for other, count in enumerate(row) if other != index and count]
+        worst = f"{classes[max(errors)[1]]} ({max(errors)[0]})" if errors else ""
         table.add_row(name, str(sum(row)), *(f"{test[key][index]:.2%}" for key in ("precision", "recall", "f1")), worst)
     return table

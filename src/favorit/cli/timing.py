@@ -15,25 +15,22 @@ def time_plan(plan: Plan, states: list[State], workers: int) -> dict[str, float]
     import torch
 
     from favorit.cli.console import open_console
+    from favorit.display import Display
     from favorit.process import keep_large_buffers
     from favorit.study.estimate import estimate, shape
 
     keep_large_buffers()
-    console = open_console(stderr=True)
     left = {state.name: state for state in states if state.status not in ("complete", "failed")}
     tasks = [task for task in plan.tasks if task.name in left]
     shapes = len({shape(task.config) for task in tasks})
     timed = 0
-    with console.status("timing") as line:
+    with Display(open_console(stderr=True)) as display:
 
         def tell(task: Task) -> None:
             nonlocal timed
+            display.bar("shapes", f"timing {task.name}", timed, shapes)
             timed += 1
-            text = f"timing shape {timed} of {shapes}: {task.name}"
-            if console.is_terminal:
-                line.update(text)
-            else:
-                console.print(text, markup=False, soft_wrap=True)
+            display.piped_line(f"timing shape {timed} of {shapes}: {task.name}")
 
         seconds = estimate(tasks, plan.images, threads=max(1, torch.get_num_threads() // workers), tell=tell)
     return {

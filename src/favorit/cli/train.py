@@ -55,9 +55,9 @@ def train(
     "model.performer=relu(m=128)"[/bold]
     """
     from favorit.cli.columns import write_columns
-    from favorit.cli.compose import compose
+    from favorit.cli.configuration import build_config
     from favorit.cli.console import open_console
-    from favorit.cli.listen import listener
+    from favorit.cli.progress import training_progress
     from favorit.cli.tables import OPTIONAL, result_rows, summary
     from favorit.errors import FavoritError
     from favorit.process import keep_large_buffers
@@ -68,7 +68,7 @@ def train(
     is_rank_zero = os.environ.get("LOCAL_RANK", "0") == "0"
     console = open_console(stderr=as_json)
     console.quiet = not is_rank_zero
-    values = compose(config, preset, settings or [], data=data, epochs=epochs, seed=seed)
+    values = build_config(config, preset, settings or [], data=data, epochs=epochs, seed=seed)
     if folds and (values.data.folds, values.data.fold) != (None, None):
         raise FavoritError("--folds trains every fold, data.folds and data.fold choose one: give one or the other")
     finished = []
@@ -76,7 +76,7 @@ def train(
         own = values if fold is None else values.replace(data=values.data.replace(folds=folds, fold=fold))
         if fold is not None:
             console.print(f"fold {fold + 1} of {folds}")
-        with listener(console, out / "tensorboard" if tensorboard and is_rank_zero else None) as listen:
+        with training_progress(console, out / "tensorboard" if tensorboard and is_rank_zero else None) as listen:
             finished.append(
                 train_run(
                     own,

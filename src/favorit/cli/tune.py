@@ -1,10 +1,8 @@
-"""`favorit tune`: the best configuration of a search space."""
+"""`favorit tune`: searches a space for the best configuration."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,14 +12,12 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from favorit.config import RunConfig
-    from favorit.tuning.events import TuneEvent
     from favorit.tuning.result import TrialRecord, TuneResult
 
-SHOWN = 10
+MAX_ROWS = 10
 SPACES = (
-    "quickstart, kernels-vit, kernels-relu, kernels-elu-first, kernels-elu, kernels-gelu-first, kernels-gelu, kernels-exp-grid, "
-    "kernels-exp, kernels-ftheta"
+    "quickstart, kernels-vit, kernels-relu, kernels-elu-first, kernels-elu, kernels-gelu-first, kernels-gelu, "
+    "kernels-exp-grid, kernels-exp, kernels-ftheta"
 )
 
 
@@ -31,45 +27,55 @@ def tune(
     ],
     data: Annotated[str | None, typer.Option(help="A data set ('favorit data list'), or folder:PATH.")] = None,
     preset: Annotated[
-        str | None, typer.Option(help="A model ('favorit list presets') in place of the space's own.")
+        str | None, typer.Option(help="A model ('favorit list presets'); replaces the model of the space.")
     ] = None,
     config: Annotated[
-        Path | None, typer.Option(help="A YAML file as of 'favorit train', in place of the space's own base.")
+        Path | None, typer.Option(help="A YAML file as for 'favorit train'; replaces the base of the space.")
     ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", help="Any field of the base, as section.key=value. Repeatable.", metavar="FIELD=VALUE"),
     ] = None,
     epochs: Annotated[int | None, typer.Option(help="Short for --set train.epochs=N.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Decides what is drawn, and each run's own randomness.")] = None,
-    trials: Annotated[int | None, typer.Option(min=1, help="Trials in all; else the whole grid, or 20.")] = None,
-    sampler: Annotated[str | None, typer.Option(help="tpe, grid or random; else what the space says.")] = None,
-    pruner: Annotated[str | None, typer.Option(help="median, hyperband or none.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the sampler and of each run.")] = None,
+    trials: Annotated[
+        int | None, typer.Option(min=1, help="Total number of trials; default: the whole grid, or 20.")
+    ] = None,
+    sampler: Annotated[str | None, typer.Option(help="tpe, grid or random; default: that of the space.")] = None,
+    pruner: Annotated[
+        str | None, typer.Option(help="median, hyperband or none; default: median, or none with two objectives.")
+    ] = None,
     objective: Annotated[str, typer.Option(help="accuracy, or accuracy,latency for a Pareto front.")] = "accuracy",
     storage: Annotated[
         str | None,
         typer.Option(
-            help="sqlite:///FILE, journal:FILE or postgresql://user@host/database; else OUT/tune.db.", metavar="URL"
+            help="sqlite:///FILE, journal:FILE or postgresql://user@host/database; default: OUT/tune.db.",
+            metavar="URL",
         ),
     ] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Processes that share the study.")] = 1,
-    out: Annotated[Path, typer.Option(help="Where runs are kept.")] = Path("runs"),
-    name: Annotated[str | None, typer.Option(help="The study's name; else that of the space.", metavar="STUDY")] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Processes that run trials.")] = 1,
+    out: Annotated[Path, typer.Option(help="The folder of runs.")] = Path("runs"),
+    name: Annotated[
+        str | None, typer.Option(help="The name of the study; default: that of the space.", metavar="STUDY")
+    ] = None,
     data_dir: Annotated[
-        Path | None, typer.Option(help="Where data sets are; else FAVORIT_DATA, else the user's cache.")
+        Path | None, typer.Option(help="The folder of data sets; default: FAVORIT_DATA, or else the user's cache.")
     ] = None,
     accelerator: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="End with one line of JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON at the end.")] = False,
 ) -> None:
-    """Search a space for the best configuration; the same command goes on where it was interrupted, also beside others.
+    """Search a space for the best configuration. Rerun to resume; several processes may run the same command at once.
 
     Examples: [bold]favorit tune quickstart --trials 12[/bold],
     [bold]favorit tune kernels-relu --trials 50 --pruner hyperband --workers 2[/bold],
     [bold]favorit tune my.yaml --config base.yaml --objective accuracy,latency --storage
     postgresql://me@host/tuning[/bold]
     """
-    from favorit.cli.compose import compose
+    from favorit.cli.configuration import build_config
     from favorit.cli.console import open_console
+    from favorit.cli.progress import tuning_progress
+    from favorit.errors import FavoritError
+    from favorit.fields import fields_set, replace_fields
     from favorit.process import keep_large_buffers
     from favorit.tuning import read_space
     from favorit.tuning import tune as search
@@ -78,12 +84,14 @@ def tune(
 
     keep_large_buffers()
     console = open_console(stderr=as_json)
-    found = read_space(space)
-    given = compose(config, preset, settings or [], data=data, epochs=epochs, seed=seed)
-    base = given if config is not None else _over(found.base, given, whole=("model",) if preset is not None else ())
-    with _progress(console) as listen:
+    searched = read_space(space)
+    base = build_config(config, preset, settings or [], data=data, epochs=epochs, seed=seed)
+    if config is None:
+        kept = searched.base if preset is None else searched.base.replace(model=base.model)
+        base = replace_fields(kept, fields_set(base))
+    with tuning_progress(console) as on_event:
         result = search(
-            found,
+            searched,
             base,
             out=out,
             name=name,
@@ -95,7 +103,7 @@ def tune(
             workers=workers,
             data_dir=data_dir,
             accelerator=accelerator,
-            listen=listen,
+            listen=on_event,
         )
     files = [out / f"{result.name}-best.yaml", out / f"{result.name}-tuning.png"]
     write_best(result, files[0])
@@ -121,92 +129,18 @@ def tune(
             )
         )
     if result.best is None:
-        from favorit.errors import FavoritError
-
-        raise FavoritError(f"no trial of the study {result.name!r} is complete: the table above says why")
-
-
-def _over(base: RunConfig, given: RunConfig, whole: tuple[str, ...]) -> RunConfig:
-    """The base with what the command line gave; sections in `whole` are taken over as they are."""
-    from favorit.config import SECTIONS
-
-    changes: dict[str, Any] = {}
-    for name in given.model_fields_set:
-        part = getattr(given, name)
-        if name in whole or name not in SECTIONS:
-            changes[name] = part
-        else:
-            changes[name] = getattr(base, name).replace(
-                **{field: getattr(part, field) for field in part.model_fields_set}
-            )
-    return base.replace(**changes)
-
-
-@contextmanager
-def _progress(console: Console) -> Iterator[Callable[[TuneEvent], None]]:
-    """A function for `favorit.tune(listen=...)`: bars on a terminal, a line for each trial everywhere."""
-    from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-
-    from favorit.tuning.events import Began, Over, Planned, Trained
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.percentage:3.0f} %"),
-        TimeRemainingColumn(),
-    )
-    bars: dict[int, TaskID] = {}  # by trial; -1 is all of them
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-
-        def hear(event: TuneEvent) -> None:
-            if isinstance(event, Planned):
-                bars[-1] = progress.add_task("trials", total=event.trials, completed=event.over)
-            elif isinstance(event, Began):
-                shown = ", ".join(f"{key} {_value(value)}" for key, value in event.values.items())
-                progress.console.print(
-                    f"trial {event.number} {'goes on' if event.again else 'begins'}: {shown}",
-                    markup=False,
-                    soft_wrap=True,
-                )
-                bars[event.number] = progress.add_task(f"trial {event.number}", total=1.0)
-            elif isinstance(event, Trained):
-                told = (
-                    {}
-                    if event.accuracy is None
-                    else {"description": f"trial {event.number}  validation {event.accuracy:.2%}"}
-                )
-                progress.update(bars[event.number], completed=event.share, **told)  # type: ignore[arg-type]
-            else:
-                assert isinstance(event, Over)
-                progress.remove_task(bars.pop(event.number))
-                progress.advance(bars[-1])
-                progress.console.print(_sentence(event), markup=False, soft_wrap=True)
-
-        yield hear
-
-
-def _sentence(event: Any) -> str:
-    if event.error is not None:
-        return f"trial {event.number} failed: {event.error}"
-    latency = f", {event.values[1]:.2f} ms" if event.values and len(event.values) > 1 else ""
-    return (
-        f"trial {event.number} is {event.state}: {event.values[0]:.2%}{latency}"
-        if event.values
-        else f"trial {event.number} is {event.state}"
-    )
-
-
-def _value(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+        raise FavoritError(f"no trial of the study {result.name!r} is complete: see the errors above")
 
 
 def _show(console: Console, result: TuneResult, files: list[Path]) -> None:
     ranked, states = result.ranked(), [trial.state for trial in result.trials]
-    console.print(_table(result, ranked[:SHOWN], f"{result.name}: best trials by validation accuracy"), markup=False)
+    console.print(_table(result, ranked[:MAX_ROWS], f"{result.name}: best trials by validation accuracy"), markup=False)
     if len(result.objectives) > 1:
-        console.print(_table(result, list(result.front), "not beaten in everything"), markup=False)
+        console.print(
+            _table(result, list(result.front), "Pareto front: beaten by no trial in all objectives"), markup=False
+        )
     if failed := [trial for trial in result.trials if trial.state == "failed"]:
-        for trial in failed[:SHOWN]:
+        for trial in failed[:MAX_ROWS]:
             console.print(f"trial {trial.number} failed: {trial.error}", markup=False, soft_wrap=True)
     counts = ", ".join(
         f"{states.count(state)} {state}" for state in ("complete", "pruned", "failed", "running") if state in states
@@ -214,21 +148,24 @@ def _show(console: Console, result: TuneResult, files: list[Path]) -> None:
     console.print(f"{len(states)} of {result.wanted} trials: {counts}", soft_wrap=True)
     for name, shares in result.importances.items():
         console.print(
-            f"what mattered for {name}: " + ", ".join(f"{key} {share:.0%}" for key, share in shares.items()),
+            f"importance for {name}: " + ", ".join(f"{key} {share:.0%}" for key, share in shares.items()),
             markup=False,
             soft_wrap=True,
         )
     if not result.importances:
-        console.print("too few complete trials to say what mattered", soft_wrap=True)
+        console.print("too few complete trials for importances", soft_wrap=True)
     if result.best is not None:
         console.print(
-            f"best configuration in {files[0]}: favorit train --config {files[0]}", markup=False, soft_wrap=True
+            f"best configuration: {files[0]}; train it with: favorit train --config {files[0]}",
+            markup=False,
+            soft_wrap=True,
         )
     console.print(f"also written: {', '.join(str(file) for file in files[1:])}", markup=False, soft_wrap=True)
 
 
 def _table(result: TuneResult, trials: list[TrialRecord], title: str) -> Any:
     from favorit.cli.console import open_table
+    from favorit.cli.progress import format_value
     from favorit.tuning.objective import OBJECTIVES
 
     fields = list(dict.fromkeys(key for trial in trials for key in trial.fields))
@@ -238,12 +175,16 @@ def _table(result: TuneResult, trials: list[TrialRecord], title: str) -> Any:
         table.add_column(field, justify="right", overflow="fold")
     for trial in trials:
         values = [
-            OBJECTIVES[name].show(value) for name, value in zip(result.objectives, trial.values or (), strict=True)
+            OBJECTIVES[name].format(value) for name, value in zip(result.objectives, trial.values or (), strict=True)
         ]
         batch = (
             [f"{trial.latency['batch']:.2f} ms / {trial.latency['images']}" if trial.latency else ""] if latency else []
         )
         table.add_row(
-            str(trial.number), *values, *batch, trial.run or "", *(_value(trial.fields.get(key, "")) for key in fields)
+            str(trial.number),
+            *values,
+            *batch,
+            trial.run or "",
+            *(format_value(trial.fields.get(key, "")) for key in fields),
         )
     return table

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from favorit.display import Display
+
 TIMEOUT = 5.0
 CHUNK = 1 << 18
 AGENT = "favorit (data fetch)"
@@ -78,29 +80,25 @@ def _receive(url: str, part: Path) -> None:
 
 
 def print_fetching(what: str) -> None:
-    """Prints one line if stderr is not a terminal; a terminal shows a progress bar or spinner instead."""
+    """Prints one line if stderr is not a terminal; a terminal shows a progress bar instead."""
     from rich.console import Console
 
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        console.print(f"fetching {what}", soft_wrap=True, markup=False, highlight=False)
+    Display(Console(stderr=True)).piped_line(f"fetching {what}")
 
 
 @contextmanager
 def _bar(title: str, start: int, total: int | None) -> Iterator[Callable[[int], None]]:
-    """A progress bar on a terminal, else one line."""
+    """A progress bar of bytes on a terminal, else one line."""
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
     print_fetching(title if total is None else f"{title}, {(total - start) / 1e6:,.1f} MB")
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
-        task = progress.add_task(title, total=total, completed=start)
-        yield lambda count: progress.advance(task, count)
+    done = start
+    with Display(Console(stderr=True)) as display:
+
+        def advance(count: int) -> None:
+            nonlocal done
+            done += count
+            display.bar("file", title, done / 1e6, None if total is None else total / 1e6, unit="MB")
+
+        advance(0)
+        yield advance

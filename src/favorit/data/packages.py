@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from favorit.data.download import SourceError, print_fetching
+from favorit.display import Display
 
 CLIENT_TIMEOUT = 600.0
 
@@ -97,9 +98,9 @@ def _run(title: str, command: tuple[str, ...], folder: str) -> bytes:
 
     if shutil.which(command[0]) is None:
         raise SourceError(f"{title}: {command[0]} is not installed")
-    console = Console(stderr=True)
     try:
-        with console.status(title):
+        with Display(Console(stderr=True)) as display:
+            display.bar("client", title)
             done = subprocess.run(
                 command, cwd=folder, capture_output=True, timeout=CLIENT_TIMEOUT, check=True, stdin=subprocess.DEVNULL
             )

@@ -22,6 +22,7 @@ from favorit.data.download import SourceError, download, store
 from favorit.data.formats import gunzip
 from favorit.data.packages import AptPackage, NpmPackage, cifar10_from_png
 from favorit.errors import FavoritError, unknown
+from favorit.locks import hold
 
 
 @dataclass(frozen=True)
@@ -179,11 +180,9 @@ def fetch_named(name: str, data_dir: str | os.PathLike[str] | None = None) -> tu
 
 def _obtain(name: str, source: Source, root: Path, tried: list[str]) -> dict[str, bytes] | None:
     """Tries each source until all files are present; appends to `tried` what failed and why."""
-    from filelock import FileLock
-
     root.mkdir(parents=True, exist_ok=True)
     # Runs that start together must not write the same partial file. The one that waited finds the files.
-    with FileLock(root / f".{name}.lock"):
+    with hold(root / f".{name}.lock"):
         for attempt in _attempts(source, root):
             found = _on_disk(source, root, [])
             if found is not None:

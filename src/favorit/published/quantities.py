@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from favorit.curves import smooth
+from favorit.smoothing import smooth
 
 Result = Mapping[str, Any]
 Epochs = Sequence[Mapping[str, Any]]
@@ -89,7 +89,7 @@ def final_validation_loss(result: Result, epochs: Epochs) -> float | None:
 
 
 def smoothed_validation_loss(result: Result, epochs: Epochs) -> float | None:
-    """Validation loss at the last epoch as TensorBoard smooths it (see `favorit.curves.smooth`)."""
+    """Validation loss at the last epoch as TensorBoard smooths it (see `favorit.smoothing.smooth`)."""
     losses = [loss for record in epochs if (loss := record.get("validation_loss")) is not None]
     return smooth(losses)[-1] if losses else None
 

@@ -15,6 +15,7 @@ from typing import Any
 from favorit import published
 from favorit.config import DataConfig, RunConfig, TrainConfig
 from favorit.errors import FavoritError
+from favorit.fields import get_field, nest
 from favorit.published import Reference
 from favorit.study.load import built_in, load_study
 from favorit.study.references import agrees, mapped_rows
@@ -84,10 +85,7 @@ def _meaning(config: RunConfig, recipe: Iterable[str], resolved: RunConfig) -> s
     from favorit.training.run import run_id
 
     sizes = {name: getattr(resolved.model, name) for name in ("image_size", "channels", "classes")}
-    kept: dict[str, dict[str, Any]] = {"data": {}, "train": {}}
-    for field in recipe:
-        section, _, name = field.partition(".")
-        kept[section][name] = getattr(getattr(config, section), name)
+    kept = nest({name: get_field(config, name) for name in recipe})
     meant = RunConfig(
         model=config.model.replace(**sizes), data=DataConfig(**kept["data"]), train=TrainConfig(**kept["train"])
     )

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from favorit import __version__
 from favorit.config import RunConfig
 from favorit.errors import FavoritError
-from favorit.quiet import training
+from favorit.machine_lock import training
 from favorit.study.join import node_info, node_slots
 from favorit.study.source import Source, error_line
 from favorit.study.tasks import Task

@@ -18,16 +18,13 @@ from itertools import product as every_combination
 from types import MappingProxyType
 from typing import Any, overload
 
-from favorit.config import SECTIONS, RunConfig
 from favorit.errors import FavoritError, unknown
+from favorit.fields import DEFAULTS
 
 Changes = Mapping[str, Any]
 
 PRESET = "model.preset"
-FIELDS = frozenset(
-    [PRESET, *(name for name in RunConfig.model_fields if name not in SECTIONS)]
-    + [f"{section}.{field}" for section, kind in SECTIONS.items() for field in kind.model_fields]
-)
+FIELDS = frozenset([PRESET, *DEFAULTS])
 
 
 def written(point: Changes) -> str:

@@ -8,7 +8,6 @@ A run that several entries contain is trained once. An invalid entry is reported
 
 from __future__ import annotations
 
-import fcntl
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -23,6 +22,7 @@ from pydantic import BeforeValidator
 
 from favorit.config import Config, RunConfig
 from favorit.errors import FavoritError
+from favorit.locks import try_hold
 from favorit.spec import NonNegativeInt
 from favorit.study.estimate import shape, trained_images
 from favorit.study.load import load_study
@@ -216,11 +216,8 @@ def held_queue(*folders: str | Path | None) -> Iterator[None]:
     with ExitStack() as stack:
         for folder in dict.fromkeys(Path(each).resolve() for each in folders if each is not None):
             folder.mkdir(parents=True, exist_ok=True)
-            file = stack.enter_context(open(folder / ".queue.lock", "a+"))
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise FavoritError(f"another queue works in {folder}: wait for it, or stop it") from None
+            if not stack.enter_context(try_hold(folder / ".queue.lock")):
+                raise FavoritError(f"another queue works in {folder}: wait for it, or stop it")
         yield
 
 

@@ -9,8 +9,9 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from favorit import __version__
-from favorit.config import SECTIONS, RunConfig, identify
+from favorit.config import RunConfig, identify
 from favorit.errors import FavoritError, unknown
+from favorit.fields import nest
 from favorit.published import Reference
 from favorit.study.points import PRESET, Changes, Points, check_fields, key, written
 from favorit.study.references import Published, references
@@ -284,20 +285,10 @@ def _names(points: Sequence[Changes], base: Changes, default: str) -> list[str]:
 
 
 def _sections(changes: Changes) -> dict[str, Any]:
-    """{"model.dim": 64, "seed": 1} -> {"model": {"dim": 64}, ..., "seed": 1}, a preset put under the fields it stands
-    for.
-    """
-    values: dict[str, Any] = {section: {} for section in SECTIONS}
+    """{"model.dim": 64, "seed": 1} -> {"model": {"dim": 64}, ..., "seed": 1}; a preset sets the other model fields."""
+    values = nest({name: value for name, value in changes.items() if name != PRESET})
     if PRESET in changes:
         from favorit.model.presets import PRESETS, current_name
 
-        values["model"].update(PRESETS[current_name(changes[PRESET])])
-    for name, value in changes.items():
-        section, dot, rest = name.partition(".")
-        if name == PRESET:
-            continue
-        if dot:
-            values[section][rest] = value
-        else:
-            values[name] = value
+        values["model"] = {**PRESETS[current_name(changes[PRESET])], **values["model"]}
     return values

@@ -17,7 +17,7 @@ from typing import Any
 
 from favorit.config import RunConfig
 from favorit.errors import FavoritError
-from favorit.quiet import training
+from favorit.machine_lock import training
 from favorit.study.source import Source, error_line
 from favorit.study.tasks import Began, Broke, Ended, Task, TaskEvent, Trained
 from favorit.training.events import Begin, Checkpoint, Epoch, Event, Step

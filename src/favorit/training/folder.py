@@ -12,20 +12,19 @@ result.json              written last
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile
 
 from favorit.errors import FavoritError
 from favorit.files import SCHEMA, damaged, read_json, sync, write_atomically, write_json
+from favorit.locks import is_held, try_hold
 from favorit.training.stored import StoredRun, checked_result, parse_epochs
 
 if TYPE_CHECKING:
@@ -64,16 +63,15 @@ class RunFolder(StoredRun):
     def lock(self) -> Iterator[None]:
         """Locks the run. The system releases the lock when the process ends, even if it is killed."""
         self.path.mkdir(parents=True, exist_ok=True)
-        with open(self.path / "lock", "a+") as file:
-            if not _lock_exclusively(file):
+        with try_hold(self.path / "lock") as is_ours:
+            if not is_ours:
                 reason = "is being trained by another process: wait for it or stop it; `favorit runs` lists all runs"
                 raise HeldError(f"{self.path} {reason}")
             yield
 
     def held(self) -> bool:
         try:
-            with open(self._file("lock")) as file:
-                return not _lock(file, fcntl.LOCK_SH)
+            return is_held(self._file("lock"))
         except FileNotFoundError:
             return False
         except OSError:
@@ -210,25 +208,3 @@ class RunFolder(StoredRun):
             if self._leftovers():
                 with self.lock():
                     self.tidy()
-
-
-def _lock_exclusively(file: IO[str]) -> bool:
-    """Takes an exclusive lock; False if another process holds one.
-
-    Waits for shared locks: a process that lists runs holds one for a moment.
-    """
-    while not _lock(file, fcntl.LOCK_EX):
-        if not _lock(file, fcntl.LOCK_SH):
-            return False
-        fcntl.flock(file, fcntl.LOCK_UN)
-        time.sleep(0.02)
-    return True
-
-
-def _lock(file: IO[str], kind: int) -> bool:
-    """Takes a lock without waiting; False if another process holds a conflicting one."""
-    try:
-        fcntl.flock(file, kind | fcntl.LOCK_NB)
-        return True
-    except OSError:
-        return False

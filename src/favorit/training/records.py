@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from favorit.config import SECTIONS
 from favorit.errors import FavoritError
+from favorit.fields import flatten
 from favorit.training.find import stored_runs
 from favorit.training.stored import StoredRun, has_ended
 
@@ -61,9 +62,7 @@ def _row(run: StoredRun) -> dict[str, Any]:
         return {"id": run.id, "status": "damaged", "error": str(error)}
     found: dict[str, Any] = {"id": run.id, "status": status(run, result), "layers": saved.get("layers")}
     found |= {key: config.get(key) for key in ("seed", "scale")}
-    for section in SECTIONS:
-        for key, value in config[section].items():
-            found[f"{section}.{key}"] = value
+    found |= flatten({section: config[section] for section in SECTIONS})
     if result is None:
         return {**found, "epochs": len(epochs), "error": run.error()}
     scalars = {key: value for key, value in result.items() if isinstance(value, int | float) and key != "schema"}

@@ -1,4 +1,4 @@
-"""Tuning: Optuna over the same configurations, every trial an ordinary run."""
+"""Hyperparameter search with Optuna. Every trial is an ordinary run."""
 
 from favorit.errors import FavoritError
 

@@ -1,4 +1,4 @@
-"""What a field of a search space may be: `choice(1, 2, 4)`, `int(1, 5)`, `uniform(0, 0.5)`, `log(1e-4, 3e-3)`."""
+"""Distributions of a searched field: `choice(1, 2, 4)`, `int(1, 5)`, `uniform(0, 0.5)`, `log(1e-4, 3e-3)`."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ Number = Annotated[float, Field(allow_inf_nan=False, strict=True)]
 
 
 class Distribution(ABC):
-    """What a field may be. `ends` are the values that must fit in some combination; `points` all there are, None where
-    they are endless.
+    """The values that a field may take.
+
+    `ends` are the values to check before the search starts: each must be valid in some combination. `points` are all
+    values, or None if the distribution is continuous.
     """
 
     @property
@@ -32,10 +34,10 @@ class Distribution(ABC):
 
     @abstractmethod
     def suggest(self, trial: Trial, name: str) -> Any:
-        """The value of this trial: drawn now, or as it was drawn before."""
+        """The value of this trial. It is drawn at the first call."""
 
-    def value(self, stored: Any) -> Any:
-        """The value that is kept as `stored` in a data base."""
+    def from_storage(self, stored: Any) -> Any:
+        """The value that Optuna's storage holds as `stored`."""
         return stored
 
 
@@ -51,7 +53,7 @@ class Choice(Distribution):
 
     def __post_init__(self) -> None:
         if len({repr(value) for value in self.values}) < len(self.values):
-            raise FavoritError(f"choice{self.values!r} names a value twice")
+            raise FavoritError(f"choice{self.values!r} contains a value twice")
 
     @property
     def ends(self) -> tuple[Any, ...]:
@@ -62,14 +64,14 @@ class Choice(Distribution):
         return self.values
 
     def suggest(self, trial: Trial, name: str) -> Any:
-        return self.value(trial.suggest_categorical(name, [self.stored(value) for value in self.values]))
+        return self.from_storage(trial.suggest_categorical(name, [self.to_storage(value) for value in self.values]))
 
-    def value(self, stored: Any) -> Any:
-        return next(value for value in self.values if self.stored(value) == stored)
+    def from_storage(self, stored: Any) -> Any:
+        return next(value for value in self.values if self.to_storage(value) == stored)
 
     @staticmethod
-    def stored(value: Any) -> Any:
-        """The opposite: tuples are text there."""
+    def to_storage(value: Any) -> Any:
+        """The value as Optuna's storage holds it: tuples as text."""
         return value if value is None or isinstance(value, bool | int | float | str) else repr(value)
 
 
@@ -99,7 +101,7 @@ class Int(Distribution):
 
 @dataclass(frozen=True)
 class Real(Distribution):
-    """Any number between low and high: each as likely, or with `log` each order of magnitude."""
+    """A number between low and high, uniform, or with `log` uniform in its logarithm."""
 
     low: float
     high: float
@@ -118,13 +120,13 @@ class Real(Distribution):
 
 @DISTRIBUTIONS.register("uniform")
 def uniform(low: Number, high: Number) -> Distribution:
-    """Any number between low and high, each as likely."""
+    """A number between low and high, uniform."""
     return Real(low, high, log=False)
 
 
 @DISTRIBUTIONS.register("log")
 def log(low: PositiveFloat, high: PositiveFloat) -> Distribution:
-    """Any number between low and high, each order of magnitude as likely."""
+    """A number between low and high, uniform in its logarithm."""
     return Real(low, high, log=True)
 
 
@@ -134,5 +136,5 @@ def _check_order(low: float, high: float) -> None:
 
 
 def build_distribution(text: str) -> Distribution:
-    """The distribution that a text names."""
+    """The distribution written as text, such as `log(1e-4, 3e-3)`."""
     return DISTRIBUTIONS.build(text)

@@ -1,4 +1,4 @@
-"""What tuning says while it goes on."""
+"""The events that `favorit.tune(listen=...)` receives."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Planned:
-    """The study has `over` of its `trials` behind it."""
+class StudyStarted:
+    """The search starts or resumes; `finished` of its `trials` are over."""
 
     trials: int
-    over: int
+    finished: int
 
 
 @dataclass(frozen=True)
-class Began:
-    """A worker took a trial up; `again` where another process had begun it and died."""
+class TrialStarted:
+    """A worker starts a trial. `resumed`: another process started it and died."""
 
     number: int
     values: dict[str, Any]
-    again: bool
+    resumed: bool
 
 
 @dataclass(frozen=True)
-class Trained:
-    """The trial has done `share` of its epochs; `accuracy` is the validation accuracy of an epoch that just ended."""
+class TrialProgress:
+    """The trial has trained `share` of its epochs. `accuracy` is on validation images, at the end of an epoch."""
 
     number: int
     share: float
@@ -33,7 +33,7 @@ class Trained:
 
 
 @dataclass(frozen=True)
-class Over:
+class TrialFinished:
     """The trial is complete, pruned or failed."""
 
     number: int
@@ -42,4 +42,4 @@ class Over:
     error: str | None
 
 
-TuneEvent = Planned | Began | Trained | Over
+TuneEvent = StudyStarted | TrialStarted | TrialProgress | TrialFinished

@@ -1,4 +1,4 @@
-"""The course of a study and what mattered in it, as data and as a picture."""
+"""The figure of a search: accuracy by trial and importance of each field, as data and as a picture."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from favorit.tuning.result import TuneResult
 
 
 @dataclass(frozen=True)
-class Course:
-    """Accuracy by trial, complete and pruned, and the best of the complete ones so far."""
+class History:
+    """(trial, accuracy) of complete and pruned trials, and the best complete accuracy up to each trial."""
 
     complete: list[tuple[int, float]]
     pruned: list[tuple[int, float]]
     best: list[tuple[int, float]]
 
 
-def course(result: TuneResult) -> Course:
-    """The numbers of the left panel."""
+def history(result: TuneResult) -> History:
+    """The data of the left panel."""
     points = {
         state: [(t.number, t.values[0]) for t in result.trials if t.state == state and t.values]
         for state in ("complete", "pruned")
@@ -28,12 +28,13 @@ def course(result: TuneResult) -> Course:
     best: list[tuple[int, float]] = []
     for number, value in points["complete"]:
         best.append((number, max(value, best[-1][1]) if best else value))
-    return Course(points["complete"], points["pruned"], best)
+    return History(points["complete"], points["pruned"], best)
 
 
-def weights(result: TuneResult) -> list[tuple[str, list[float]]]:
-    """The numbers of the right panel: each field with its importance for each objective, the most important for
-    accuracy first.
+def importances(result: TuneResult) -> list[tuple[str, list[float]]]:
+    """The data of the right panel: each field with its importance for each objective.
+
+    The field that is most important for the first objective comes first.
     """
     names = [name for name in result.objectives if name in result.importances]
     fields: Sequence[str] = list(result.importances[names[0]]) if names else []
@@ -41,13 +42,13 @@ def weights(result: TuneResult) -> list[tuple[str, list[float]]]:
 
 
 def draw(result: TuneResult, file: Path) -> None:
-    """Both panels as a PNG."""
+    """Writes both panels as a PNG."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(11, 4), layout="constrained")
     left, right = figure.subplots(1, 2)
-    found = course(result)
+    found = history(result)
     for points, marker, label in ((found.complete, "o", "complete"), (found.pruned, "x", "pruned")):
         if points:
             left.scatter(*zip(*points, strict=True), marker=marker, s=22, label=label)
@@ -57,13 +58,13 @@ def draw(result: TuneResult, file: Path) -> None:
     left.set(xlabel="trial", ylabel="validation accuracy", title=result.name)
     if found.complete or found.pruned:
         left.legend(fontsize="small")
-    shares = weights(result)
+    shares = importances(result)
     for index, name in enumerate(result.objectives if shares else ()):
-        places = [place + 0.4 * index for place in range(len(shares))]
-        right.barh(places, [values[index] for _, values in shares], height=0.38, label=name)
+        positions = [row + 0.4 * index for row in range(len(shares))]
+        right.barh(positions, [values[index] for _, values in shares], height=0.38, label=name)
     right.set_yticks(range(len(shares)), [field for field, _ in shares])
     right.invert_yaxis()
-    right.set(xlabel="importance", title="what mattered" if shares else "too few trials to say what mattered")
+    right.set(xlabel="importance", title="importance of the fields" if shares else "too few trials for importances")
     if not shares:
         right.set_axis_off()
     if len(result.objectives) > 1 and shares:

@@ -1,4 +1,4 @@
-"""All that a worker needs to know, so that it can be sent to a process."""
+"""The plan of a search: everything that a worker process needs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from favorit.tuning.space import Space
 
 @dataclass(frozen=True)
 class Plan:
-    """A study: what is searched and how, where it is kept, and how many trials it has in all.
+    """A search: its space and method, where it is stored, and its number of trials.
 
-    `threads` are those of all workers together.
+    `threads` is the number of threads of all workers together.
     """
 
     space: Space
@@ -33,8 +33,7 @@ class Plan:
     repeats: int
 
     @property
-    def places(self) -> Path:
-        """Where locks are."""
+    def lock_dir(self) -> Path:
         return self.out / ".tune"
 
     @property
@@ -42,7 +41,7 @@ class Plan:
         return len(self.objectives) == 1
 
     def meaning(self) -> dict[str, Any]:
-        """What may not change while a study goes on. Latencies mean something on one machine only."""
+        """What must stay the same when a search resumes. Latencies are compared on one machine only."""
         return {
             "search space": {key: str(DISTRIBUTIONS.canonical(text)) for key, text in self.space.fields.items()},
             "configuration": self.space.base.changed(),

@@ -1,4 +1,4 @@
-"""What a study came to: its trials, the best of them, and what mattered."""
+"""The result of a search: its trials, the best of them, and the importance of each field."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from favorit.files import write_atomically
 from favorit.tuning.plan import Plan
 from favorit.tuning.worker import STATES, is_alive
 
-FEWEST = 2  # complete trials for each field, for importances to be more than chance
+MIN_TRIALS_PER_FIELD = 2  # complete trials; with fewer, importances are mostly chance
 
 
 @dataclass(frozen=True)
 class TrialRecord:
-    """A trial. `values` are those of the objectives in their order (of a pruned one the accuracy it had), `run` the
-    name of its folder.
+    """A trial. `values` are those of the objectives in order, or the last accuracy of a pruned trial.
+
+    `run` is the name of its run folder.
     """
 
     number: int
@@ -36,10 +37,11 @@ class TrialRecord:
 
 @dataclass(frozen=True)
 class TuneResult:
-    """A study as it stands. `front` are the trials that no other beats in everything, best accuracy first (of one
-    objective the best), and `best` is the configuration of the first of them.
+    """The current state of a search.
 
-    `importances` are shares of each objective's variation that the fields explain; empty with too few trials to say.
+    `front` are the trials that no other trial beats in all objectives, best accuracy first. `best` is the configuration
+    of the first of them. `importances` are the shares of each objective's variance that the fields explain; empty with
+    too few trials. `wanted` is the total number of trials, `elsewhere` the number that other processes run now.
     """
 
     name: str
@@ -53,25 +55,27 @@ class TuneResult:
 
     @property
     def missing(self) -> int:
-        """Trials that are neither over nor under way."""
-        over = sum(trial.state in ("complete", "pruned", "failed") for trial in self.trials)
-        return max(0, self.wanted - over - self.elsewhere)
+        """The number of trials that are neither finished nor running."""
+        finished = sum(trial.state in ("complete", "pruned", "failed") for trial in self.trials)
+        return max(0, self.wanted - finished - self.elsewhere)
 
     def ranked(self) -> list[TrialRecord]:
         """Complete trials, best accuracy first."""
         complete = [trial for trial in self.trials if trial.state == "complete" and trial.values]
-        return sorted(complete, key=lambda trial: (-(trial.values or (0.0,))[0], trial.number))
+        return sorted(complete, key=_by_accuracy)
+
+
+def _by_accuracy(trial: TrialRecord) -> tuple[float, int]:
+    """Sort key: highest accuracy first, ties broken by trial number."""
+    return -(trial.values or (0.0,))[0], trial.number
 
 
 def read_result(plan: Plan, study: Study) -> TuneResult:
-    """Reads the study; nothing is kept anywhere else."""
+    """Reads the result from the study, which is its only storage."""
     trials = study.get_trials(deepcopy=False)
     records = {trial.number: _record(plan, trial) for trial in trials}
     complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
-    front = sorted(
-        (records[trial.number] for trial in study.best_trials),
-        key=lambda each: (-(each.values or (0.0,))[0], each.number),
-    )
+    front = sorted((records[trial.number] for trial in study.best_trials), key=_by_accuracy)
     best = plan.space.config(front[0].fields) if front else None
     return TuneResult(
         name=plan.name,
@@ -81,17 +85,17 @@ def read_result(plan: Plan, study: Study) -> TuneResult:
         best=best,
         importances=_importances(plan, study, len(complete)),
         wanted=plan.trials,
-        elsewhere=sum(trial.state == TrialState.RUNNING and is_alive(plan.places, trial) for trial in trials),
+        elsewhere=sum(trial.state == TrialState.RUNNING and is_alive(plan.lock_dir, trial) for trial in trials),
     )
 
 
 def _record(plan: Plan, trial: FrozenTrial) -> TrialRecord:
-    own = plan.space.distributions
+    distributions = plan.space.distributions
     return TrialRecord(
         number=trial.number,
         state=STATES[trial.state],
         values=tuple(trial.values) if trial.values else None,
-        fields={key: own[key].value(stored) for key, stored in trial.params.items()},
+        fields={key: distributions[key].from_storage(stored) for key, stored in trial.params.items()},
         run=trial.user_attrs.get("run"),
         error=trial.user_attrs.get("error"),
         latency=trial.user_attrs.get("latency"),
@@ -100,11 +104,11 @@ def _record(plan: Plan, trial: FrozenTrial) -> TrialRecord:
 
 def _importances(plan: Plan, study: Study, complete: int) -> dict[str, dict[str, float]]:
     varied = [key for key, each in plan.space.distributions.items() if len(each.ends) > 1]
-    if not varied or complete < max(4, FEWEST * len(varied)):
+    if not varied or complete < max(4, MIN_TRIALS_PER_FIELD * len(varied)):
         return {}
 
     def shares(index: int) -> dict[str, float]:
-        evaluator = FanovaImportanceEvaluator(seed=0)  # variance explained, whichever way is better
+        evaluator = FanovaImportanceEvaluator(seed=0)  # explained variance, independent of the direction
         found = get_param_importances(
             study, evaluator=evaluator, params=varied, target=lambda trial: trial.values[index]
         )
@@ -114,7 +118,7 @@ def _importances(plan: Plan, study: Study, complete: int) -> dict[str, dict[str,
 
 
 def write_best(result: TuneResult, file: Path) -> None:
-    """The best configuration as `favorit train --config` reads it."""
+    """Writes the best configuration as a file for `favorit train --config`."""
     import yaml
 
     if result.best is None:
@@ -127,7 +131,7 @@ def write_best(result: TuneResult, file: Path) -> None:
 
 
 def write_front(result: TuneResult, file: Path) -> None:
-    """The front as a table: objectives, latency of a batch, run and fields of each trial."""
+    """Writes the front as CSV: objectives, latency of a batch, run and fields of each trial."""
     rows = [
         {
             "trial": trial.number,

@@ -1,4 +1,4 @@
-"""Where the next trial goes, and which trial is given up: Optuna's samplers and pruners under our names."""
+"""Samplers (the fields of the next trial) and pruners (which trials stop early), all from Optuna."""
 
 from __future__ import annotations
 
@@ -19,28 +19,30 @@ from favorit.spec import NonNegativeInt, PositiveInt, Registry
 from favorit.tuning.distributions import Choice
 from favorit.tuning.space import Space
 
-MOST_POINTS = 1_000_000
+MAX_POINTS = 1_000_000
 
 PRUNERS: Registry[BasePruner] = Registry("pruner", context=("epochs",))
 
 
 class Sampler(BaseSampler, ABC):
-    """Optuna's interface, and how many trials there can be; None is any number."""
+    """Optuna's interface. `max_trials` is the number of trials there can be, or None for any number."""
 
-    most: int | None = None
+    max_trials: int | None = None
 
 
-class Numbered(Sampler):
-    """A sampler whose draws for trial k are a function of (seed, k) and of the trials before: workers with one seed do
-    not draw alike, and a study that was killed draws as if it had not been.
+class SeededByTrial(Sampler):
+    """A sampler whose draws for trial k are a function of (seed, k) and of the earlier trials.
+
+    Workers with the same seed therefore draw different trials, and a killed search resumes with the same draws.
     """
 
-    def __init__(self, make: Callable[[int], BaseSampler], seed: int) -> None:
-        self._make, self._seed = make, seed
-        self._sampler = make(0)
+    def __init__(self, build: Callable[[int], BaseSampler], seed: int) -> None:
+        self._build = build
+        self._seed = seed
+        self._sampler = build(0)
 
     def before_trial(self, study: Study, trial: FrozenTrial) -> None:
-        self._sampler = self._make(seeds.derive(self._seed, "trial", trial.number) % 2**32)
+        self._sampler = self._build(seeds.derive(self._seed, "trial", trial.number) % 2**32)
         self._sampler.before_trial(study, trial)
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
@@ -61,18 +63,18 @@ class Numbered(Sampler):
 
 
 class Grid(Sampler):
-    """Trial k is point k of all combinations in a shuffled order: no two trials share one, whoever asks for them."""
+    """Trial k is combination k in a shuffled order, so no two trials of any workers are equal."""
 
     def __init__(self, space: Space, seed: int) -> None:
         if space.size is None:
-            endless = [key for key, distribution in space.distributions.items() if distribution.points is None]
+            continuous = [key for key, distribution in space.distributions.items() if distribution.points is None]
             raise FavoritError(
-                f"the sampler grid needs fields with a list of values: {endless[0]} is {space.fields[endless[0]]}"
+                f"the sampler grid needs fields with a list of values: {continuous[0]} is {space.fields[continuous[0]]}"
             )
-        if space.size > MOST_POINTS:
+        if space.size > MAX_POINTS:
             raise FavoritError(f"the grid of {space.name!r} has {space.size:,} points: use the sampler tpe or random")
         self._points = {key: distribution.points or () for key, distribution in space.distributions.items()}
-        self.most = space.size
+        self.max_trials = space.size
         self._order = list(range(space.size))
         random.Random(seeds.derive(seed, "grid")).shuffle(self._order)
 
@@ -87,11 +89,11 @@ class Grid(Sampler):
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
-        place = self._order[trial.number % len(self._order)]
+        index = self._order[trial.number % len(self._order)]
         for key, points in self._points.items():
-            place, digit = divmod(place, len(points))
+            index, digit = divmod(index, len(points))
             if key == param_name:
-                return Choice.stored(points[digit])
+                return Choice.to_storage(points[digit])
         raise KeyError(param_name)
 
 
@@ -100,35 +102,35 @@ SAMPLERS: Registry[Sampler] = Registry("sampler", context=("space", "seed"))
 
 @SAMPLERS.register("tpe")
 def tpe(seed: int, startup: NonNegativeInt = 10) -> Sampler:
-    """Where good trials are dense and bad ones are not (tree-structured Parzen estimator), after some random ones."""
-    return Numbered(lambda drawn: TPESampler(n_startup_trials=startup, seed=drawn), seed)
+    """Tree-structured Parzen estimator: near good trials, away from bad ones. The first trials are random."""
+    return SeededByTrial(lambda trial_seed: TPESampler(n_startup_trials=startup, seed=trial_seed), seed)
 
 
 @SAMPLERS.register("random")
 def random_(seed: int) -> Sampler:
-    """Anywhere."""
-    return Numbered(lambda drawn: RandomSampler(seed=drawn), seed)
+    """Independent random values."""
+    return SeededByTrial(lambda trial_seed: RandomSampler(seed=trial_seed), seed)
 
 
 @SAMPLERS.register("grid")
 def grid(space: Space, seed: int) -> Sampler:
-    """All combinations in a shuffled order, each once."""
+    """All combinations, each once, in a shuffled order."""
     return Grid(space, seed)
 
 
 @PRUNERS.register("median")
 def median(startup: NonNegativeInt = 5, warmup: NonNegativeInt = 1) -> BasePruner:
-    """Gives a trial up whose best epoch so far is below the median of the others at that epoch."""
+    """Stops a trial whose best epoch so far is below the median of the others at that epoch."""
     return MedianPruner(n_startup_trials=startup, n_warmup_steps=warmup)
 
 
 @PRUNERS.register("hyperband")
 def hyperband(epochs: int, factor: PositiveInt = 3) -> BasePruner:
-    """Gives up all but the best of each rung of epochs, in several brackets."""
+    """Stops all but the best trials at each rung of epochs, in several brackets."""
     return HyperbandPruner(min_resource=1, max_resource=epochs, reduction_factor=factor)
 
 
 @PRUNERS.register("none")
 def none() -> BasePruner:
-    """Lets every trial end."""
+    """Stops no trial."""
     return NopPruner()

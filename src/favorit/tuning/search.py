@@ -1,4 +1,4 @@
-"""Tuning from a search space to its best configuration."""
+"""`favorit.tune`: searches a space for its best configuration."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from optuna.storages import BaseStorage
 from favorit.config import RunConfig
 from favorit.data import load_dataset
 from favorit.errors import FavoritError, positive, unknown
-from favorit.tuning.events import Planned, TuneEvent
+from favorit.tuning.events import StudyStarted, TuneEvent
 from favorit.tuning.objective import OBJECTIVES, identify_run
 from favorit.tuning.plan import Plan
 from favorit.tuning.result import TuneResult, read_result
 from favorit.tuning.samplers import PRUNERS, SAMPLERS
 from favorit.tuning.space import Space
 from favorit.tuning.spaces import read_space
-from favorit.tuning.storage import opened, without_password
+from favorit.tuning.storage import hide_password, open_storage
 from favorit.tuning.worker import load_study, work, work_in_processes
 
-TRIALS = 20
+DEFAULT_TRIALS = 20  # of a space that is not a grid
 Listen = Callable[[TuneEvent], None]
 
 
@@ -48,19 +48,20 @@ def tune(
     repeats: int = 21,
     listen: Listen | None = None,
 ) -> TuneResult:
-    """Searches a space (its name, a YAML file, or fields with their distributions) for the best configuration.
+    """Searches a space for the best configuration: the name of a space, a YAML file, or fields and their distributions.
 
-    Trials are runs in `out`, on the validation part of `base.data`; the same call goes on until there are `trials` in
-    all (a whole grid, or 20), also beside others that do the same. With `objectives=("accuracy", "latency")` there is
-    no single best, but a front. Draws follow from `base.seed`. With several `workers`, call it below `if __name__ ==
-    "__main__":`, as Python asks of whoever starts processes.
+    Trials are runs in `out`, compared on the validation part of `base.data`. Rerun the same call to resume, until there
+    are `trials` in total (default: a whole grid, or 20). Several processes may run it at once. With
+    `objectives=("accuracy", "latency")` the result is a Pareto front. All draws follow from `base.seed`. With several
+    `workers`, call it below `if __name__ == "__main__":`, as multiprocessing requires.
     """
-    found = space if isinstance(space, Space) else read_space(space)
+    if not isinstance(space, Space):
+        space = read_space(space)
     if base is not None:
-        found = replace(found, base=RunConfig(**base) if isinstance(base, dict) else base)
+        space = replace(space, base=RunConfig(**base) if isinstance(base, dict) else base)
     plan = _plan(
-        found,
-        name=name or found.name,
+        space,
+        name=name or space.name,
         out=Path(out),
         trials=trials,
         sampler=sampler,
@@ -72,28 +73,27 @@ def tune(
         workers=workers,
         repeats=repeats,
     )
-    plan.places.mkdir(parents=True, exist_ok=True)
-    with _quiet_optuna(), opened(plan.storage, plan.out) as kept:
-        study = _begin(plan, kept)
-        hear = listen or (lambda event: None)
-        hear(Planned(plan.trials, sum(trial.state.is_finished() for trial in study.get_trials(deepcopy=False))))
+    plan.lock_dir.mkdir(parents=True, exist_ok=True)
+    with _optuna_errors_only(), open_storage(plan.storage, plan.out) as backend:
+        study = _create_study(plan, backend)
+        emit = listen or (lambda event: None)
+        finished = sum(trial.state.is_finished() for trial in study.get_trials(deepcopy=False))
+        emit(StudyStarted(plan.trials, finished))
         ends: list[str] = []
         if workers == 1:
-            work(plan, kept, hear)
+            work(plan, backend, emit)
         else:
-            ends = work_in_processes(plan, hear)
-        result = read_result(plan, load_study(plan, kept))
+            ends = work_in_processes(plan, emit)
+        result = read_result(plan, load_study(plan, backend))
     if ends and result.missing:
-        raise FavoritError(
-            f"a worker ended too soon ({', '.join(ends)}): what is complete is kept, and the same command goes on"
-        )
+        raise FavoritError(f"a worker died ({', '.join(ends)}): complete trials are kept; rerun to resume")
     return result
 
 
 def _plan(
     space: Space, *, name: str, trials: int | None, sampler: str | None, pruner: str | None, **options: Any
 ) -> Plan:
-    """The plan with its defaults, or an error: whatever is wrong with it shows before anything is there."""
+    """The plan with its defaults. All errors in it are raised before anything is created on disk."""
     objectives = options["objectives"]
     for each in objectives:
         if each not in OBJECTIVES:
@@ -106,52 +106,52 @@ def _plan(
     data = space.base.data
     if not data.validation and data.folds is None:
         raise FavoritError(
-            "data.validation=0 leaves nothing to tune by: give it a share such as 0.1, or data.folds and data.fold"
+            "data.validation=0 leaves no images to compare trials on: set a share such as 0.1, "
+            "or data.folds and data.fold"
         )
     space.check()
-    wanted = sampler or space.sampler
-    most = SAMPLERS.build(wanted, space=space, seed=space.base.seed).most
-    halts = pruner or ("median" if len(objectives) == 1 else "none")
-    if not isinstance(PRUNERS.build(halts, epochs=space.base.train.epochs), NopPruner) and len(objectives) > 1:
-        raise FavoritError(
-            f"the pruner {halts!r} cannot be used with two objectives: neither alone says that a trial is lost"
-        )
-    identify_run(space.base, load_dataset(space.base.data.name, options["data_dir"]))  # the data are there, and fit
+    sampler = sampler or space.sampler
+    max_trials = SAMPLERS.build(sampler, space=space, seed=space.base.seed).max_trials
+    pruner = pruner or ("median" if len(objectives) == 1 else "none")
+    if not isinstance(PRUNERS.build(pruner, epochs=space.base.train.epochs), NopPruner) and len(objectives) > 1:
+        raise FavoritError(f"the pruner {pruner!r} cannot be used with two objectives: use none")
+    identify_run(space.base, load_dataset(space.base.data.name, options["data_dir"]))  # raises if the data do not fit
     return Plan(
         space=space,
         name=name,
-        trials=(trials or TRIALS) if most is None else min(trials or most, most),
-        sampler=str(SAMPLERS.canonical(wanted)),
-        pruner=str(PRUNERS.canonical(halts)),
+        trials=(trials or DEFAULT_TRIALS) if max_trials is None else min(trials or max_trials, max_trials),
+        sampler=str(SAMPLERS.canonical(sampler)),
+        pruner=str(PRUNERS.canonical(pruner)),
         threads=torch.get_num_threads(),
         **options,
     )
 
 
-def _begin(plan: Plan, storage: BaseStorage) -> optuna.Study:
-    """Makes the study, or finds it and checks that it is the same."""
+def _create_study(plan: Plan, storage: BaseStorage) -> optuna.Study:
+    """Creates the study, or loads it and checks that its plan is the same."""
     directions = [OBJECTIVES[name].direction for name in plan.objectives]
     study = optuna.create_study(study_name=plan.name, storage=storage, directions=directions, load_if_exists=True)
-    meaning, place = plan.meaning(), without_password(plan.storage or str(plan.out / "tune.db"))
-    # Trials first: another process that begins the study just now says whose it is before it has one.
-    begun = bool(study.get_trials(deepcopy=False))
+    meaning, place = plan.meaning(), hide_password(plan.storage or str(plan.out / "tune.db"))
+    # Read trials before attributes: a process that creates the study sets its attribute before the first trial.
+    has_trials = bool(study.get_trials(deepcopy=False))
     before = study.user_attrs.get("favorit")
     if before is None:
-        if begun:
-            raise FavoritError(f"the study {plan.name!r} in {place} is not one of favorit's: choose another name")
+        if has_trials:
+            raise FavoritError(f"the study {plan.name!r} in {place} was not created by favorit: choose another name")
         study.set_user_attr("favorit", meaning)
         return study
     for part, value in meaning.items():
         if before.get(part) != value:
             raise FavoritError(
-                f"the study {plan.name!r} in {place} was begun with another {part}: choose another name, or what it was begun with"
+                f"the study {plan.name!r} in {place} was started with another {part}: "
+                f"choose another name, or the {part} it was started with"
             )
     return study
 
 
 @contextmanager
-def _quiet_optuna() -> Iterator[None]:
-    """Optuna says nothing but what is wrong; progress is ours to show."""
+def _optuna_errors_only() -> Iterator[None]:
+    """Optuna logs errors only; favorit displays the progress."""
     before = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:

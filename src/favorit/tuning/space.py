@@ -1,9 +1,9 @@
-"""Search spaces as data: dotted fields of a run's configuration, and what each may be.
+"""Search spaces as data: dotted fields of a run's configuration and their distributions.
 
 train.lr: log(1e-4, 3e-3)                                                      a field
-model.performer.m: choice(64, 128)                                             a parameter of the component that a field
-names model.dropout, model.stem.dropout: uniform(0, 0.5)                             the same value for several
-train.optimizer, train.schedule: choice(('adam', 'step'), ('sgd', 'cosine'))   tuples: one part for each
+model.performer.m: choice(64, 128)                                             a parameter of a field's component
+model.dropout, model.stem.dropout: uniform(0, 0.5)                             one value for several fields
+train.optimizer, train.schedule: choice(('adam', 'step'), ('sgd', 'cosine'))   a tuple: one value for each field
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from functools import cached_property
 from itertools import product
 from typing import Any
 
-from favorit.config import Config, RunConfig
+from favorit.config import RunConfig
 from favorit.errors import FavoritError, unknown
+from favorit.fields import DEFAULTS, get_field, replace_fields, split_parameter
 from favorit.spec import Spec, parse
 from favorit.tuning.distributions import Distribution, build_distribution
 
-MOST_COMBINATIONS = 500  # that are tried to find one in which a value fits
+MAX_COMBINATIONS = 500  # tried to find one in which a value is valid
+SEARCHABLE = DEFAULTS.keys() - {"scale"}
 
 
 @dataclass(frozen=True)
 class Space:
-    """A search space: `fields` and their distributions as text, and the configuration that all other fields come
-    from.
-    """
+    """A search space: `fields` with their distributions as text, and `base`, which gives all other fields."""
 
     name: str
     fields: Mapping[str, str]
@@ -41,46 +41,36 @@ class Space:
 
     @property
     def size(self) -> int | None:
-        """How many combinations there are; None where they are endless."""
+        """The number of combinations, or None if a distribution is continuous."""
         points = [distribution.points for distribution in self.distributions.values()]
         return math.prod(len(each) for each in points if each is not None) if None not in points else None
 
     def config(self, values: Mapping[str, Any]) -> RunConfig:
-        """The base with these values. Parameters of components come last: the component may be chosen too."""
-        changes = sorted(_spread(values), key=lambda change: change[0].count("."))
-        sections: dict[str, dict[str, Any]] = {name: {} for name in _sections()}
-        top: dict[str, Any] = {}
-        for place, value in changes:
-            section, _, rest = place.partition(".")
-            name, _, parameter = rest.partition(".")
-            if not rest:
-                top[section] = value
-            elif parameter:
-                text = sections[section].get(name, getattr(getattr(self.base, section), name))
-                sections[section][name] = _with_parameter(place, text, parameter, value)
+        """The base with these values. Parameters are set last, because their component may be searched too."""
+        changes: dict[str, Any] = {}
+        for name, value in sorted(_by_field(values), key=lambda change: change[0].count(".")):
+            field_name, parameter = split_parameter(name)
+            if parameter:
+                component = changes.get(field_name, get_field(self.base, field_name))
+                changes[field_name] = _set_parameter(name, component, parameter, value)
             else:
-                sections[section][name] = value
-        return self.base.replace(
-            **{name: getattr(self.base, name).replace(**new) for name, new in sections.items() if new}, **top
-        )
+                changes[field_name] = value
+        return replace_fields(self.base, changes)
 
     def check(self) -> None:
-        """An error where a field does not exist, or a value fits in no combination: all that can be known without
-        building models.
-        """
+        """Raises an error if a field does not exist or a value is valid in no combination. Builds no model."""
         if not self.fields:
             raise FavoritError(
                 f"the search space {self.name!r} is empty: write fields such as train.lr: log(1e-4, 3e-3)"
             )
-        known = {f"{section}.{name}" for section, kind in _sections().items() for name in kind.model_fields} | {"seed"}
         seen: set[str] = set()
         for key in self.fields:
-            for place in _places(key):
-                if ".".join(place.split(".")[:2]) not in known:
-                    raise unknown("field in the search space", place, known)
-                if place in seen:
-                    raise FavoritError(f"the search space {self.name!r} names {place} twice")
-                seen.add(place)
+            for name in _split(key):
+                if split_parameter(name)[0] not in SEARCHABLE:
+                    raise unknown("field in the search space", name, SEARCHABLE)
+                if name in seen:
+                    raise FavoritError(f"the search space {self.name!r} contains {name} twice")
+                seen.add(name)
         for key, distribution in self.distributions.items():
             for value in distribution.ends:
                 self._check_value(key, value)
@@ -95,17 +85,17 @@ class Space:
                 return
             except FavoritError as error:
                 reasons.append(str(error))
-        tried = "no combination" if len(reasons) < MOST_COMBINATIONS else f"none of {MOST_COMBINATIONS} combinations"
-        raise FavoritError(f"the search space {self.name!r}: {key}={value!r} fits in {tried}: {reasons[0]}")
+        tried = "no combination" if len(reasons) < MAX_COMBINATIONS else f"none of {MAX_COMBINATIONS} combinations"
+        raise FavoritError(f"the search space {self.name!r}: {key}={value!r} is valid in {tried}: {reasons[0]}")
 
 
 def _combinations(values: dict[str, tuple[Any, ...]]) -> Iterator[dict[str, Any]]:
-    """All of them, or where they are many some at random: in order, the first ones would hardly differ."""
-    if math.prod(map(len, values.values())) < MOST_COMBINATIONS:
+    """All combinations, or a random sample of many: in order, the first ones differ in few fields."""
+    if math.prod(map(len, values.values())) < MAX_COMBINATIONS:
         yield from (dict(zip(values, each, strict=True)) for each in product(*values.values()))
     else:
         draw = random.Random(0)
-        yield from ({name: draw.choice(each) for name, each in values.items()} for _ in range(MOST_COMBINATIONS))
+        yield from ({name: draw.choice(each) for name, each in values.items()} for _ in range(MAX_COMBINATIONS))
 
 
 def _distribution(key: str, text: str) -> Distribution:
@@ -115,31 +105,28 @@ def _distribution(key: str, text: str) -> Distribution:
         raise FavoritError(f"the search space at {key}: {error}") from None
 
 
-def _sections() -> dict[str, type[Config]]:
-    base = RunConfig()
-    return {name: type(part) for name in RunConfig.model_fields if isinstance(part := getattr(base, name), Config)}
+def _split(key: str) -> list[str]:
+    """The fields that a key names, separated by commas."""
+    return [name.strip() for name in key.split(",")]
 
 
-def _places(key: str) -> list[str]:
-    return [place.strip() for place in key.split(",")]
-
-
-def _spread(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """(place, value) for each field that a key names."""
+def _by_field(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """(field, value) for each field of each key."""
     for key, value in values.items():
-        places = _places(key)
-        parts = value if isinstance(value, tuple) and len(places) > 1 else (value,) * len(places)
-        if len(parts) != len(places):
+        names = _split(key)
+        parts = value if isinstance(value, tuple) and len(names) > 1 else (value,) * len(names)
+        if len(parts) != len(names):
             raise FavoritError(
-                f"the search space gives {value!r} to {len(places)} fields, {key}: one value, or one for each"
+                f"the search space gives {value!r} to {len(names)} fields, {key}: give one value, or one for each"
             )
-        yield from zip(places, parts, strict=True)
+        yield from zip(names, parts, strict=True)
 
 
-def _with_parameter(place: str, text: Any, parameter: str, value: Any) -> str:
-    if not isinstance(text, str):
+def _set_parameter(name: str, component: Any, parameter: str, value: Any) -> str:
+    if not isinstance(component, str):
         raise FavoritError(
-            f"the search space names {place}, but {place.removesuffix('.' + parameter)} is {text!r}, not a component"
+            f"the search space contains {name}, but {name.removesuffix('.' + parameter)} is {component!r}, "
+            "not a component"
         )
-    spec = parse(text)
+    spec = parse(component)
     return str(Spec(spec.name, spec.args, {**spec.kwargs, parameter: value}))

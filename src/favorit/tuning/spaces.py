@@ -1,12 +1,11 @@
-"""The built-in search spaces: those of the report on kernels behind a convolutional backbone, as its tables have them,
-and a quick one.
+"""Built-in search spaces: those of the report on kernels behind a convolutional backbone, and a quick one.
 
-All trials have 10 epochs and the first of five stratified folds (40,000 images to train on, 10,000 to choose by). What
-the report leaves open: Adam goes with its halving every 5 epochs and SGD with the cosine, as its section 5.2.2 pairs
-them; no weight decay, but AdamW with PyTorch's 0.01; momentum 0.9; fp32 (its mixed precision is for GPUs: --set
-train.precision=fp16). It tuned its ViT and its EXP on the test images; here validation decides. Some of its
-combinations cannot be built (12 heads do not divide 512 or 1024): such a trial fails. Spaces that the report does not
-state are marked "Inferred".
+Every trial has 10 epochs on the first of five stratified folds (40,000 training and 10,000 validation images). The
+report leaves some settings open. Here Adam halves its rate every 5 epochs and SGD follows the cosine, as section 5.2.2
+pairs them; weight decay is 0, and PyTorch's 0.01 for AdamW; momentum is 0.9; precision is fp32 (the report's mixed
+precision is for GPUs: --set train.precision=fp16). The report tuned its ViT and its EXP on the test images; here
+validation images decide. Some of its combinations cannot be built (12 heads do not divide 512 or 1024): such a trial
+fails. Spaces that the report does not state are marked "Inferred".
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _EARLY: dict[str, Any] = dict(monitor="loss", patience=10)
 _CYCLE: dict[str, Any] = dict(optimizer="adam", schedule="one_cycle", warmup=5.0, clip=1.0)
 _OPTIMIZER = "train.optimizer, train.schedule"
 _ADAM_OR_SGD = "choice(('adam', 'step'), ('sgd', 'cosine'))"
-_DROPOUT = "model.dropout, model.stem.dropout"  # of the layers, and of the layer that makes the single token
+_DROPOUT = "model.dropout, model.stem.dropout"  # of the blocks, and of the layer that computes the single token
 
 
 def _base(model: str, **train: Any) -> RunConfig:
@@ -33,7 +32,7 @@ def _base(model: str, **train: Any) -> RunConfig:
 
 
 _ALL = [
-    # Section 4.1.2, a grid of 256.
+    # Section 4.1.2: a grid of 256 points.
     Space(
         "kernels-vit",
         {
@@ -63,8 +62,8 @@ _ALL = [
         },
         _base("conv-relu", **_EARLY),
     ),
-    # Section 6.1.6 in its two rounds. The alpha of the best model, 0.25, is in neither of its lists ("adjusted per
-    # round"): in our second.
+    # Section 6.1.6, its two rounds. Neither of its lists contains 0.25, the alpha of its best model ("adjusted per
+    # round"); the second space here does.
     Space(
         "kernels-elu-first",
         {
@@ -97,7 +96,7 @@ _ALL = [
         _base("conv-elu", schedule="step", **_EARLY),
         "grid",
     ),
-    # Section 7.2: its grid, then what it gave Optuna.
+    # Section 7.2: its grid, then its space for Optuna.
     Space(
         "kernels-exp-grid",
         {
@@ -126,8 +125,8 @@ _ALL = [
         },
         _base("conv-exp", **_EARLY),
     ),
-    # Section 6.2: the rates of its three stable rounds. It tuned by hand, all else is fixed. Its first round, 5e-4
-    # without clipping and warm-up, ended in NaN and is no point of this space.
+    # Section 6.2: the rates of its three stable rounds. It tuned by hand; all other fields are fixed. Its first round,
+    # 5e-4 without clipping and warm-up, ended in NaN and is not in this space.
     Space(
         "kernels-gelu-first",
         {"train.lr": "choice(5e-5, 6.25e-5, 1e-4)"},
@@ -135,8 +134,8 @@ _ALL = [
         "grid",
     ),
     # Inferred: section 6.2 states no ranges. Rates from a fifth of its lowest to that of its first round; "higher
-    # dimensional and deeper" as it suggests, batches, heads and dropout of the ReLU model (section 5.3), features of
-    # section 5.1.
+    # dimensional and deeper", as it suggests; batches, heads and dropout of the ReLU model (section 5.3), numbers of
+    # features of section 5.1.
     Space(
         "kernels-gelu",
         {
@@ -150,9 +149,9 @@ _ALL = [
         },
         _base("conv-gelu", **_CYCLE, **_EARLY),
     ),
-    # Inferred: sections 8.4 to 8.6 name what was used (weight decay, dropout, clipping) and the final model (depth 5,
-    # 16 heads, dim 768, 512 features, SGD; its dropout of 5.0 is read as 0.5), but no ranges: those of the ReLU model,
-    # with depth 5 and the features of section 5.1. The values of the weight decay are ours.
+    # Inferred: sections 8.4 to 8.6 name the settings (weight decay, dropout, clipping) and the final model (depth 5, 16
+    # heads, dim 768, 512 features, SGD; its dropout of 5.0 is read as 0.5), but no ranges. The ranges here are those of
+    # the ReLU model, with depth 5 and the numbers of features of section 5.1; the values of the weight decay are ours.
     Space(
         "kernels-ftheta",
         {
@@ -168,7 +167,7 @@ _ALL = [
         },
         _base("conv-learned", clip=1.0, **_EARLY),
     ),
-    # Not of the report: minutes, on data that need no download.
+    # Not from the report: takes minutes, on data that need no download.
     Space(
         "quickstart",
         {
@@ -190,7 +189,7 @@ SPACES = {space.name: space for space in _ALL}
 
 
 def read_space(space: str | Path | Mapping[str, str]) -> Space:
-    """A built-in space by name, the fields of a YAML file, or fields as they are."""
+    """The space of this name, in this YAML file, or with these fields."""
     if isinstance(space, Mapping):
         return Space("tuning", dict(space))
     if str(space) in SPACES:
@@ -209,5 +208,5 @@ def _read_fields(file: Path) -> dict[str, str]:
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise FavoritError(f"the search space {file} cannot be read as YAML: {' '.join(str(error).split())}") from None
     if not isinstance(fields, dict) or not all(isinstance(part, str) for pair in fields.items() for part in pair):
-        raise FavoritError(f"the search space {file} must be lines such as train.lr: log(1e-4, 3e-3)")
+        raise FavoritError(f"the search space {file} must have lines such as train.lr: log(1e-4, 3e-3)")
     return fields

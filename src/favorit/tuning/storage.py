@@ -1,4 +1,4 @@
-"""Where a study is kept: `sqlite:///FILE` (in the out folder by default), `journal:FILE`, or `postgresql://user@host/database`."""
+"""Storage of a search: `sqlite:///FILE` (default: in the folder of runs), `journal:FILE` or `postgresql://user@host/database`."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from optuna.storages.journal import JournalFileBackend
 from sqlalchemy.exc import SQLAlchemyError
 
 from favorit.errors import FavoritError
-from favorit.tuning.locks import hold
+from favorit.locks import hold
 
-TRIES = 5
+CREATE_ATTEMPTS = 5
 
 
 @contextmanager
-def opened(url: str | None, out: Path) -> Iterator[BaseStorage]:
-    """The storage that a URL names. Whatever goes wrong with it, then or later, is one line without the password."""
+def open_storage(url: str | None, out: Path) -> Iterator[BaseStorage]:
+    """The storage at a URL. Its errors, now and inside the block, become one line without the password."""
     url = url or f"sqlite:///{out / 'tune.db'}"
     scheme, _, rest = url.partition(":")
-    kinds = {
+    schemes = {
         "sqlite": _sqlite,
         "journal": _journal,
         **dict.fromkeys(("postgresql", "postgres", "postgresql+psycopg"), _postgresql),
     }
-    if scheme not in kinds:
+    if scheme not in schemes:
         raise FavoritError(
-            f"the storage {without_password(url)!r} is not valid: sqlite:///FILE, journal:FILE or postgresql://user@host/database"
+            f"the storage {hide_password(url)!r} is not valid: sqlite:///FILE, journal:FILE or postgresql://user@host/database"
         )
     storage: BaseStorage | None = None
     try:
-        storage = kinds[scheme](rest)
+        storage = schemes[scheme](rest)
         yield storage
     except (SQLAlchemyError, StorageInternalError) as error:
-        raise FavoritError(f"the storage {without_password(url)} cannot be used: {_reason(error, url)}") from None
+        raise FavoritError(f"the storage {hide_password(url)} cannot be used: {_reason(error, url)}") from None
     finally:
         if isinstance(storage, RDBStorage):
             storage.remove_session()
@@ -55,14 +55,17 @@ def _sqlite(rest: str) -> BaseStorage:
 
 
 def _postgresql(rest: str) -> BaseStorage:
-    # A password with a bare '@' would end too early, and its rest be shown as the host.
+    # Quote the password: SQLAlchemy would end it at a bare '@' and show the rest as the host.
     encoded = re.sub(r"^(//[^:/@]*):(.*)@", lambda found: f"{found[1]}:{quote(unquote(found[2]), safe='')}@", rest)
     return _relational(f"postgresql+psycopg:{encoded}", connect_timeout=10)
 
 
 def _relational(url: str, **connect: Any) -> BaseStorage:
-    """Tables are made where there are none; of two processes that make them at once one loses, and finds them made."""
-    for left in reversed(range(TRIES)):
+    """The storage at an SQL URL. Missing tables are created.
+
+    If two processes create them at once, one of the two fails and finds them at its next attempt.
+    """
+    for attempts_left in reversed(range(CREATE_ATTEMPTS)):
         try:
             return RDBStorage(url, engine_kwargs={"connect_args": connect, "pool_pre_ping": True})
         except ImportError:
@@ -70,7 +73,7 @@ def _relational(url: str, **connect: Any) -> BaseStorage:
                 "a PostgreSQL storage needs the package psycopg: pip install 'favorit[tune-postgresql]'"
             ) from None
         except SQLAlchemyError as error:
-            if not left or not re.search("already exists|duplicate key|UNIQUE", str(error)):
+            if not attempts_left or not re.search("already exists|duplicate key|UNIQUE", str(error)):
                 raise
             time.sleep(0.3)
     raise AssertionError("unreachable")
@@ -79,14 +82,14 @@ def _relational(url: str, **connect: Any) -> BaseStorage:
 def _journal(rest: str) -> BaseStorage:
     file = Path(rest.removeprefix("//"))
     file.parent.mkdir(parents=True, exist_ok=True)
-    lock: Any = _JournalLock(file)  # has what is asked for; the class to inherit from is not public
+    lock: Any = _JournalLock(file)  # Any: Optuna's base class of locks is not public
     with hold(lock.path), open(file, "ab+") as lines:
-        _cut_half_line(lines)
+        _cut_incomplete_line(lines)
     return JournalStorage(JournalFileBackend(str(file), lock_obj=lock))
 
 
 class _JournalLock:
-    """Optuna's own locks outlive a killed process by half a minute; the system's do not."""
+    """Replaces Optuna's own locks, which outlive a killed process by half a minute."""
 
     def __init__(self, file: Path) -> None:
         self.path = file.with_name(f"{file.name}.flock")
@@ -100,8 +103,8 @@ class _JournalLock:
         self._held.close()
 
 
-def _cut_half_line(lines: IO[bytes]) -> None:
-    """A full disk may leave half a line at the end, to which the next would be added."""
+def _cut_incomplete_line(lines: IO[bytes]) -> None:
+    """Removes an incomplete last line, as a full disk leaves it. The next line would be appended to it."""
     lines.seek(0)
     whole = 0
     for line in lines:
@@ -110,8 +113,8 @@ def _cut_half_line(lines: IO[bytes]) -> None:
         lines.truncate(whole)
 
 
-def without_password(url: str) -> str:
-    """The URL as it may be shown."""
+def hide_password(url: str) -> str:
+    """The URL with *** in place of the password."""
     return re.sub(r"(password=)[^&]*", r"\1***", re.sub(r"(://[^:/@]*):.*@", r"\1:***@", url))
 
 

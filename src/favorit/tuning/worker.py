@@ -1,9 +1,7 @@
-"""A worker: takes up what a dead process left, else asks the study for a new trial, until there are as many as there
-should be.
+"""A worker of a search: resumes trials of dead processes, then starts new ones until there are enough.
 
-A trial is under way as long as the process that took it up lives. Whether it does is told by a lock that dies with it;
-of a trial that was taken up in another folder or on another machine, by the last sign of life that it left in the
-study.
+The process that runs a trial holds a file lock, which the system releases when the process dies. A trial from another
+folder or machine has no such lock here: it counts as running until its last heartbeat in the study is too old.
 """
 
 from __future__ import annotations
@@ -26,38 +24,39 @@ from optuna.trial import FrozenTrial, TrialState
 
 from favorit.data import load_dataset
 from favorit.errors import FavoritError
-from favorit.tuning.events import Began, Over, TuneEvent
-from favorit.tuning.locks import hold, is_held
+from favorit.locks import hold, is_held
+from favorit.tuning.events import TrialFinished, TrialStarted, TuneEvent
 from favorit.tuning.objective import Attempt, Outcome, Read
 from favorit.tuning.plan import Plan
 from favorit.tuning.samplers import PRUNERS, SAMPLERS
-from favorit.tuning.storage import opened
+from favorit.tuning.storage import open_storage
 from favorit.workers import Exit, Parent, WorkerPool
 
-SILENCE = 900.0  # seconds without a sign of life after which a trial of elsewhere is taken for dead
-DATA_SETS = 2  # that a worker keeps in memory
-DEADLY = 3  # times that a trial died after which the others go first: it may be what kills, and would stop them all
+MAX_SILENCE = 900.0  # seconds without a heartbeat after which a trial from elsewhere counts as dead
+CACHED_DATA_SETS = 2  # in the memory of a worker
+MAX_DEATHS = 3  # of a trial, before the others go first: it may kill its process each time, and stop the search
 
 
-def work(plan: Plan, storage: BaseStorage, say: Callable[[TuneEvent], None]) -> None:
-    """Does trials until none is left to begin."""
+def work(plan: Plan, storage: BaseStorage, emit: Callable[[TuneEvent], None]) -> None:
+    """Runs trials until none is left to start."""
     name = f"worker-{uuid.uuid4().hex}"
-    with hold(plan.places / name):
-        desk = Desk(plan, load_study(plan, storage), storage, name, lru_cache(DATA_SETS)(load_dataset))
-        while (attempt := desk.claim(say)) is not None:
-            desk.finish(attempt)
-        (plan.places / name).unlink()
+    with hold(plan.lock_dir / name):
+        worker = Worker(plan, load_study(plan, storage), storage, name, lru_cache(CACHED_DATA_SETS)(load_dataset))
+        while (attempt := worker.claim(emit)) is not None:
+            worker.finish(attempt)
+        (plan.lock_dir / name).unlink()
 
 
 def load_study(plan: Plan, storage: BaseStorage) -> Study:
+    """The Optuna study of a plan, with its sampler and pruner."""
     sampler = SAMPLERS.build(plan.sampler, space=plan.space, seed=plan.space.base.seed)
     pruner = PRUNERS.build(plan.pruner, epochs=plan.space.base.train.epochs)
     return optuna.load_study(study_name=plan.name, storage=storage, sampler=sampler, pruner=pruner)
 
 
 @dataclass
-class Desk:
-    """The study as one worker sees it; `name` is that of the lock it holds."""
+class Worker:
+    """The state of one worker. `name` is the name of the lock that it holds."""
 
     plan: Plan
     study: Study
@@ -65,58 +64,60 @@ class Desk:
     name: str
     read: Read
 
-    def claim(self, say: Callable[[TuneEvent], None]) -> Attempt | None:
-        """The next trial, or None. One worker of a folder at a time looks and takes."""
-        with hold(self.plan.places / f"{self.plan.name}.lock"):
+    def claim(self, emit: Callable[[TuneEvent], None]) -> Attempt | None:
+        """The next trial to run, or None. A lock admits one worker of a folder at a time."""
+        with hold(self.plan.lock_dir / f"{self.plan.name}.lock"):
             trials = self.study.get_trials(deepcopy=False)
-            left = [
-                found for found in trials if found.state == TrialState.RUNNING and not is_alive(self.plan.places, found)
+            dead = [
+                trial
+                for trial in trials
+                if trial.state == TrialState.RUNNING and not is_alive(self.plan.lock_dir, trial)
             ]
-            waiting = any(found.state == TrialState.WAITING for found in trials)
-            may_begin = waiting or len(trials) < self.plan.trials
-            left.sort(key=lambda found: found.user_attrs.get("deaths", 0))
-            if left and (not may_begin or left[0].user_attrs.get("deaths", 0) < DEADLY):
-                return self._again(left[0], say)
-            if not may_begin:
+            is_waiting = any(trial.state == TrialState.WAITING for trial in trials)
+            may_start = is_waiting or len(trials) < self.plan.trials
+            dead.sort(key=lambda trial: trial.user_attrs.get("deaths", 0))
+            if dead and (not may_start or dead[0].user_attrs.get("deaths", 0) < MAX_DEATHS):
+                return self._resume(dead[0], emit)
+            if not may_start:
                 return None
-            if not waiting:
-                # In two acts, so that whoever dies between them leaves a trial that waits, and none without an owner.
-                self.study.add_trial(optuna.create_trial(state=TrialState.WAITING, user_attrs=self._mark()))
-            return self._attempt(self.study.ask(), False, set(), say)
+            if not is_waiting:
+                # In two steps: a worker that dies between them leaves a waiting trial, not a running one without owner.
+                self.study.add_trial(optuna.create_trial(state=TrialState.WAITING, user_attrs=self._owner()))
+            return self._attempt(self.study.ask(), False, set(), emit)
 
-    def _again(self, found: FrozenTrial, say: Callable[[TuneEvent], None]) -> Attempt:
-        before = dict(found.user_attrs)  # what is found here changes with the study
+    def _resume(self, dead: FrozenTrial, emit: Callable[[TuneEvent], None]) -> Attempt:
+        attributes = dict(dead.user_attrs)  # a copy, because `dead` changes with the study
         study_id = self.storage.get_study_id_from_name(self.plan.name)
-        trial = Trial(self.study, self.storage.get_trial_id_from_study_id_trial_number(study_id, found.number))
-        trial.set_user_attr("deaths", before.get("deaths", 0) + 1)
-        attempt = self._attempt(trial, True, set(found.intermediate_values), say)
-        if "worker" in before:  # it had one trial, and nobody looks for it any more
-            (self.plan.places / before["worker"]).unlink(missing_ok=True)
+        trial = Trial(self.study, self.storage.get_trial_id_from_study_id_trial_number(study_id, dead.number))
+        trial.set_user_attr("deaths", attributes.get("deaths", 0) + 1)
+        attempt = self._attempt(trial, True, set(dead.intermediate_values), emit)
+        if "worker" in attributes:  # a worker runs one trial at a time, so its lock file is not needed any more
+            (self.plan.lock_dir / attributes["worker"]).unlink(missing_ok=True)
         return attempt
 
-    def _mark(self) -> dict[str, Any]:
+    def _owner(self) -> dict[str, Any]:
+        """Attributes of a trial that say which worker runs it, and when it last gave a heartbeat."""
         return {"worker": self.name, "beat": time.time()}
 
-    def _attempt(self, trial: Trial, again: bool, reported: set[int], say: Callable[[TuneEvent], None]) -> Attempt:
-        for name, value in self._mark().items():
+    def _attempt(self, trial: Trial, resumed: bool, reported: set[int], emit: Callable[[TuneEvent], None]) -> Attempt:
+        for name, value in self._owner().items():
             trial.set_user_attr(name, value)
-        return Attempt(self.plan, self.study, trial, again, reported, self.read, say)
+        return Attempt(self.plan, self.study, trial, resumed, reported, self.read, emit)
 
     def finish(self, attempt: Attempt) -> None:
-        """Runs the trial and tells the study how it ended. What is wrong with a configuration ends its trial, not the
-        others.
-        """
+        """Runs the trial and reports its outcome to the study. An invalid configuration fails its own trial only."""
         trial = attempt.trial
         values = {key: each.suggest(trial, key) for key, each in self.plan.space.distributions.items()}
-        attempt.say(Began(trial.number, values, attempt.again))
+        attempt.emit(TrialStarted(trial.number, values, attempt.resumed))
         try:
             outcome = attempt.run(self.plan.space.config(values))
-        except (FavoritError, RuntimeError, MemoryError) as error:  # what torch raises itself is the second
+        except (FavoritError, RuntimeError, MemoryError) as error:  # torch raises RuntimeError
             outcome = Outcome(TrialState.FAIL, error=" ".join(str(error).split()))
         if outcome.error is not None:
             trial.set_user_attr("error", outcome.error)
-        told = self.study.tell(trial, outcome.values, outcome.state, skip_if_finished=True)
-        attempt.say(Over(trial.number, STATES[told.state], tuple(told.values) if told.values else None, outcome.error))
+        stored = self.study.tell(trial, outcome.values, outcome.state, skip_if_finished=True)
+        values_found = tuple(stored.values) if stored.values else None
+        attempt.emit(TrialFinished(trial.number, STATES[stored.state], values_found, outcome.error))
 
 
 STATES = {
@@ -128,16 +129,16 @@ STATES = {
 }
 
 
-def is_alive(places: Path, trial: FrozenTrial) -> bool:
-    """Whether the process that took a trial up still has it."""
+def is_alive(lock_dir: Path, trial: FrozenTrial) -> bool:
+    """True if the process that runs the trial lives."""
     try:
-        return is_held(places / trial.user_attrs.get("worker", "unknown"))
+        return is_held(lock_dir / trial.user_attrs.get("worker", "unknown"))
     except FileNotFoundError:
-        begun = trial.datetime_start.timestamp() if trial.datetime_start is not None else 0.0
-        return time.time() - trial.user_attrs.get("beat", begun) < SILENCE
+        started = trial.datetime_start.timestamp() if trial.datetime_start is not None else 0.0
+        return time.time() - trial.user_attrs.get("beat", started) < MAX_SILENCE
 
 
-def work_in_processes(plan: Plan, say: Callable[[TuneEvent], None]) -> list[str]:
+def work_in_processes(plan: Plan, emit: Callable[[TuneEvent], None]) -> list[str]:
     """Runs `plan.workers` workers until all have ended, and returns how those ended that failed. A failed worker's
     trial goes to another one, or to the next call.
     """
@@ -153,7 +154,7 @@ def work_in_processes(plan: Plan, say: Callable[[TuneEvent], None]) -> list[str]
                 elif isinstance(message, Exception):
                     raise message
                 else:
-                    say(message)
+                    emit(message)
     return failures
 
 
@@ -161,7 +162,7 @@ def work_in_process(parent: Parent, plan: Plan) -> None:
     """`work` in a worker process: sends its events, and as its last message the error that stops it."""
     torch.set_num_threads(max(1, plan.threads // plan.workers))
     try:
-        with opened(plan.storage, plan.out) as storage:
+        with open_storage(plan.storage, plan.out) as storage:
             work(plan, storage, parent.send)
     except (FavoritError, OSError) as error:
         with suppress(OSError):  # the error may be that the connection is closed

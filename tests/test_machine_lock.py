@@ -1,4 +1,4 @@
-"""The locks of the machine: workers pause for a benchmark, resume after it however it ends, and lose nothing."""
+"""Workers pause for benchmarks, resume however the benchmark ends, and lose nothing."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import lightning_fabric  # noqa: F401  # imported before a run is timed
+import lightning_fabric  # noqa: F401  # imported before the timed run, not in it
 import pytest
 
 import favorit
-from favorit import quiet
+from favorit import machine_lock
 from favorit.data import load_dataset
-from favorit.quiet import ACTIVE, GATE, measuring, training
+from favorit.machine_lock import ACTIVE, GATE, measuring, training
 from favorit.study.tasks import Began, Ended, Task, TaskEvent
 from favorit.study.worker import Order, _attempt
 from favorit.training.run import resolve, run_id
@@ -27,7 +27,7 @@ from training_helpers import LIVELY, PATIENCE, Outcome, assert_bit_equal, tiny
 
 HOLDER = """
 import time
-from favorit.quiet import measuring
+from favorit.machine_lock import measuring
 with measuring():
     print("held", flush=True)
     time.sleep(600)
@@ -60,7 +60,7 @@ class Worker(threading.Thread):
 
 
 @contextmanager
-def at_work() -> Iterator[Worker]:
+def working() -> Iterator[Worker]:
     worker = Worker()
     worker.start()
     until(lambda: worker.steps > 2)
@@ -74,13 +74,13 @@ def at_work() -> Iterator[Worker]:
 def until(holds: Callable[[], bool]) -> None:
     deadline = time.monotonic() + PATIENCE
     while not holds():
-        assert time.monotonic() < deadline, "it did not happen in time"
+        assert time.monotonic() < deadline, "timed out"
         time.sleep(0.002)
 
 
-def test_measuring_with_three_workers_and_two_benchmarks_is_alone() -> None:
-    """A benchmark is let in between two steps, and all workers resume."""
-    at_work: set[str] = set()
+def test_benchmark_is_alone_among_three_workers_and_two_benchmarks() -> None:
+    """Workers let a benchmark in between two steps and resume after it."""
+    active: set[str] = set()
     measured: list[set[str]] = []
     steps: dict[str, int] = {}
     done = threading.Event()
@@ -88,20 +88,20 @@ def test_measuring_with_three_workers_and_two_benchmarks_is_alone() -> None:
     def train(name: str) -> None:
         with training() as pause:
             while not done.is_set():
-                at_work.add(name)
+                active.add(name)
                 time.sleep(0.002)
-                at_work.discard(name)
+                active.discard(name)
                 steps[name] = steps.get(name, 0) + 1
                 pause()
 
     def measure(name: str) -> None:
         for _ in range(5):
             with measuring():
-                at_work.add(name)
-                seen = set(at_work)
+                active.add(name)
+                seen = set(active)
                 time.sleep(0.004)
-                measured.append(seen | at_work)
-                at_work.discard(name)
+                measured.append(seen | active)
+                active.discard(name)
             time.sleep(0.002)
 
     trainers = [threading.Thread(target=train, args=(f"train {number}",)) for number in range(3)]
@@ -115,15 +115,15 @@ def test_measuring_with_three_workers_and_two_benchmarks_is_alone() -> None:
     done.set()
     for thread in trainers:
         thread.join(30)
-    assert len(measured) == 10, "no benchmark starves"
+    assert len(measured) == 10, "each benchmark measured five times"
     assert all(len(seen) == 1 for seen in measured), measured
     assert all(steps[name] > between[name] > 0 for name in between), "all workers resume"
     assert len(between) == 3
 
 
-def test_worker_resumes_when_a_benchmark_is_killed() -> None:
+def test_worker_resumes_after_sigkill_of_a_benchmark() -> None:
     with (
-        at_work() as worker,
+        working() as worker,
         subprocess.Popen([sys.executable, "-c", HOLDER], stdout=subprocess.PIPE, text=True) as holder,
     ):
         assert holder.stdout is not None
@@ -137,69 +137,69 @@ def test_worker_resumes_when_a_benchmark_is_killed() -> None:
         until(lambda: worker.steps > paused)
 
 
-def test_benchmark_waits_until_workers_pause_and_says_so() -> None:
-    said: list[str] = []
+def test_benchmark_reports_waiting_for_workers_to_pause() -> None:
+    reported: list[str] = []
     with training() as pause:
-        bench = threading.Thread(target=_measure, args=(said,), daemon=True)
+        bench = threading.Thread(target=_measure, args=(reported,), daemon=True)
         bench.start()
-        until(lambda: bool(said))
+        until(lambda: bool(reported))
         time.sleep(0.05)
-        assert said == ["waiting for the study workers of this machine to pause"]
+        assert reported == ["waiting for the study workers on this machine to pause"]
         pause()  # returns after the benchmark
-        assert said[1:] == ["measured"]
+        assert reported[1:] == ["measured"]
     bench.join(PATIENCE)
 
 
-def test_second_benchmark_waits_for_the_first_and_says_so() -> None:
-    said: list[str] = []
+def test_second_benchmark_reports_waiting_for_the_first() -> None:
+    reported: list[str] = []
     with measuring():
-        bench = threading.Thread(target=_measure, args=(said,), daemon=True)
+        bench = threading.Thread(target=_measure, args=(reported,), daemon=True)
         bench.start()
-        until(lambda: bool(said))
+        until(lambda: bool(reported))
         time.sleep(0.05)
-        assert said == ["waiting for another benchmark of this machine to end"]
+        assert reported == ["waiting for another benchmark on this machine to finish"]
     bench.join(PATIENCE)
-    assert said[1:] == ["measured"]
+    assert reported[1:] == ["measured"]
 
 
-def test_benchmark_alone_says_nothing() -> None:
-    said: list[str] = []
-    _measure(said)
-    assert said == ["measured"]
+def test_benchmark_that_need_not_wait_reports_nothing() -> None:
+    reported: list[str] = []
+    _measure(reported)
+    assert reported == ["measured"]
 
 
-def _measure(said: list[str]) -> None:
-    with measuring(said.append):
-        said.append("measured")
+def _measure(reported: list[str]) -> None:
+    with measuring(reported.append):
+        reported.append("measured")
 
 
-def test_paused_run_has_the_same_times_and_bits(tmp_path: Path) -> None:
-    """The pause is longer than all else, so a time that contains it shows."""
+def test_paused_run_is_bit_equal_and_its_times_exclude_the_pause(tmp_path: Path) -> None:
+    """The pause is longer than the training, so a time that includes it would show."""
     config = tiny(**LIVELY)
     data = load_dataset(config.data.name)
     task = Task("point", config, run_id(resolve(config, data), data.digest))
-    waits = threading.Event()
+    waiting = threading.Event()
     pauses: list[float] = []
     length = 1.0
 
     def hold() -> None:
-        with measuring(lambda line: waits.set()):
+        with measuring(lambda line: waiting.set()):
             start = time.monotonic()
             time.sleep(length)
             pauses.append(time.monotonic() - start)
 
     bench = threading.Thread(target=hold, daemon=True)
 
-    def tell(event: TaskEvent) -> None:
+    def on_event(event: TaskEvent) -> None:
         if isinstance(event, Began):
             bench.start()
-            assert waits.wait(PATIENCE)
+            assert waiting.wait(PATIENCE)
 
     order = Order("worker 1", str(tmp_path / "paused"), None, "cpu", 60.0, workers=1, threads=1, deadline=float("inf"))
     start = time.monotonic()
-    ended = _attempt(task, order, load_dataset, tell)
+    ended = _attempt(task, order, load_dataset, on_event)
     wall = time.monotonic() - start
-    assert len(pauses) == 1, "within the run"
+    assert len(pauses) == 1, "the pause is within the run"
     bench.join(PATIENCE)
     assert isinstance(ended, Ended)
     run = favorit.Run(tmp_path / "paused" / task.id)
@@ -219,7 +219,7 @@ def test_pause_without_a_benchmark_takes_microseconds() -> None:
         assert min(seconds() for _ in range(5)) < 50e-6
 
 
-def test_lock_files_are_open_to_all_users_whatever_the_umask(locks: Path) -> None:
+def test_lock_files_are_open_to_all_users_under_any_umask(locks: Path) -> None:
     before = os.umask(0o077)
     try:
         with measuring():
@@ -229,11 +229,11 @@ def test_lock_files_are_open_to_all_users_whatever_the_umask(locks: Path) -> Non
     assert {path.name: stat.S_IMODE(path.stat().st_mode) for path in locks.iterdir()} == {GATE: 0o666, ACTIVE: 0o666}
 
 
-def test_lock_file_that_exists_keeps_its_content(locks: Path) -> None:
-    (locks / GATE).write_text("someone's")
+def test_existing_lock_file_keeps_its_content(locks: Path) -> None:
+    (locks / GATE).write_text("another user's")
     with measuring(), pytest.raises(BlockingIOError):
         _lock_without_waiting(locks / GATE)
-    assert (locks / GATE).read_text() == "someone's"
+    assert (locks / GATE).read_text() == "another user's"
 
 
 def _lock_without_waiting(path: Path) -> None:
@@ -244,7 +244,7 @@ def _lock_without_waiting(path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder", "absent"])
-def test_lock_file_that_cannot_be_used_stops_neither_side(
+def test_unusable_lock_file_stops_neither_workers_nor_benchmarks(
     kind: str, locks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if kind == "link":
@@ -256,16 +256,16 @@ def test_lock_file_that_cannot_be_used_stops_neither_side(
         (locks / GATE).mkdir()
     else:
         monkeypatch.setenv("FAVORIT_LOCKS", str(tmp_path / "absent"))
-    said: list[str] = []
+    reported: list[str] = []
     with training() as pause:
         pause()
-    _measure(said)
-    assert len(said) == 2
-    assert said[0].startswith(f"the study workers of this machine are not paused ({quiet.lock_folder()}")
-    assert "\n" not in said[0]
+    _measure(reported)
+    assert len(reported) == 2
+    assert reported[0].startswith(f"the study workers on this machine are not paused ({machine_lock.lock_folder()}")
+    assert "\n" not in reported[0]
 
 
-def test_lock_folder_is_the_same_for_all_users_unless_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lock_folder_does_not_depend_on_tmpdir(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FAVORIT_LOCKS")
     monkeypatch.setenv("TMPDIR", "/nowhere")
-    assert quiet.lock_folder() == quiet.SYSTEM
+    assert machine_lock.lock_folder() == machine_lock.SHARED_FOLDER

@@ -1,8 +1,8 @@
-"""`--tensorboard`: the curves of runs, each under its identifier in one folder."""
+"""`--tensorboard`: curves of runs, each run in its own folder."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,24 +10,23 @@ from favorit.errors import FavoritError
 
 if TYPE_CHECKING:
     from favorit.study.tasks import TaskEvent
+    from favorit.training import Event
 
 
 @dataclass
-class _Open:
-    """The curves of a run under way: the last step of each curve in the files from before, the last epoch, validation
-    losses so far.
-    """
+class _OpenRun:
+    """A run whose curves are open: the last step of each curve on disk, the last epoch, the validation losses."""
 
     writer: Any
-    written: dict[str, int]
+    last_steps: dict[str, int]
     epoch: int = -1
     losses: list[float] = field(default_factory=list)
 
 
 class Curves:
-    """Writes records of epochs for TensorBoard. An epoch is written once, whenever its run is killed and resumed.
+    """Writes the records of epochs for TensorBoard, each epoch once even if its run is killed and resumed.
 
-    Epochs that were trained before, also without TensorBoard, are read from the run's folder.
+    Epochs trained earlier, also without TensorBoard, are read from the folder of the run.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -38,27 +37,27 @@ class Curves:
             raise FavoritError(
                 "--tensorboard needs the package tensorboard: pip install 'favorit[tensorboard]'"
             ) from None
-        self._folder, self._open = folder, dict[str, _Open]()
+        self._folder, self._open = folder, dict[str, _OpenRun]()
         self._writer, self._reader = SummaryWriter, EventAccumulator
+        self._current = ""
 
     def begin(self, run: Path) -> None:
-        """Opens the curves of a run and adds the epochs in its folder that they lack."""
+        """Opens the curves of a run and adds the missing epochs from its folder."""
         from favorit.training.folder import RunFolder
 
         self.end(run.name)
         folder = self._folder / run.name
         folder.mkdir(parents=True, exist_ok=True)
-        found = self._reader(str(folder)).Reload()
-        written = {tag: found.Scalars(tag)[-1].step for tag in found.Tags()["scalars"]}
-        self._open[run.name] = _Open(self._writer(str(folder)), written)
+        reader = self._reader(str(folder)).Reload()
+        last_steps = {tag: reader.Scalars(tag)[-1].step for tag in reader.Tags()["scalars"]}
+        self._open[run.name] = _OpenRun(self._writer(str(folder)), last_steps)
         for record in RunFolder(run).epochs():
             self.add(run.name, record)
 
     def add(self, name: str, record: dict[str, Any]) -> None:
         """Writes an epoch (a line of epochs.jsonl) of an open run."""
         run = self._open[name]
-        # A worker may have finished an epoch before its runner opens the curves: the record is in the folder, and comes
-        # as an event too.
+        # If a worker finishes an epoch before `begin`, the record is in the folder and also arrives as an event.
         if record["epoch"] <= run.epoch:
             return
         run.epoch = record["epoch"]
@@ -66,12 +65,22 @@ class Curves:
             run.losses.append(record["validation_loss"])
         step = run.epoch + 1
         for tag, value in _scalars(record, run.losses).items():
-            if step > run.written.get(tag, 0):
+            if step > run.last_steps.get(tag, 0):
                 run.writer.add_scalar(tag, value, step)
         run.writer.flush()
 
-    def hear(self, event: TaskEvent, out: Path) -> None:
-        """Enters an event of a study whose runs are in `out`."""
+    def on_event(self, event: Event) -> None:
+        """Writes an event of `favorit.train`."""
+        from favorit.training import Begin, Epoch
+
+        if isinstance(event, Begin):
+            self._current = Path(event.path).name
+            self.begin(Path(event.path))
+        elif isinstance(event, Epoch):
+            self.add(self._current, asdict(event))
+
+    def on_task_event(self, event: TaskEvent, out: Path) -> None:
+        """Writes an event of a study whose runs are in `out`."""
         from favorit.study.tasks import Began, Trained
 
         if isinstance(event, Began):
@@ -82,7 +91,7 @@ class Curves:
             self.end(event.task.id)
 
     def end(self, name: str) -> None:
-        """Closes the curves of a run, if they are open."""
+        """Closes the curves of a run if they are open."""
         if name in self._open:
             self._open.pop(name).writer.close()
 
@@ -92,8 +101,8 @@ class Curves:
 
 
 def _scalars(record: dict[str, Any], losses: list[float]) -> dict[str, float]:
-    """The values of an epoch by the names of their curves; `losses` are the validation losses up to it."""
-    from favorit.curves import smooth
+    """The values of an epoch by curve. `losses` are the validation losses up to this epoch."""
+    from favorit.smoothing import smooth
 
     found = {"lr": record["lr"], **record["scalars"]}
     for key, value in record.items():

@@ -1,19 +1,18 @@
-"""Curves over epochs as figures show them."""
+"""Smoothing of curves over epochs."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
 
-WEIGHT = 0.6  # TensorBoard's default
+WEIGHT = 0.6  # the default of TensorBoard
 
 
 def smooth(values: Iterable[float], weight: float = WEIGHT) -> list[float]:
-    """s_n = sum_i weight^(n-i) v_i / sum_i weight^(n-i), i = 1..n: the exponential moving average without bias to a
-    start at 0.
+    """s_n = sum_i weight^(n-i) v_i / sum_i weight^(n-i), i = 1..n: the bias-corrected exponential moving average.
 
-    As in TensorBoard, values that are not finite stay as they are and do not enter the average. `weight` is in [0, 1);
-    0 smooths nothing.
+    As in TensorBoard, non-finite values stay as they are and do not enter the average. `weight` is in [0, 1); a weight
+    of 0 does not smooth.
     """
     smoothed = []
     total = count = 0.0
