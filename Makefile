@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/.installed
 
 # `make results` works through results/queue.yaml at low priority, in the background of other work; kill it at any time, rerun to resume.
 # `make test-system` needs a PostgreSQL server's programs (it installs the Debian package if they are absent) and several minutes.
-.PHONY: demo test test-system results lint types unit format clean
+.PHONY: demo test test-system docs results lint types unit format clean
 
 demo: $(INSTALLED)
 	$(BIN)/python -m favorit.demo
@@ -28,6 +28,10 @@ test-system: $(INSTALLED)
 	sh tests/system/install.sh
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/system --durations=10
 
+# The site opens offline: build/docs/index.html. `pip install 'favorit[docs]'` is all that this command needs.
+docs: $(INSTALLED)
+	$(BIN)/sphinx-build -W --keep-going -q -b html docs build/docs
+
 results: $(INSTALLED)
 	$(BIN)/favorit study queue results/queue.yaml --out .queue --pack results/runs --discard --workers 2
 
@@ -41,4 +45,4 @@ $(INSTALLED): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build/docs docs/reference .pytest_cache .mypy_cache .ruff_cache .hypothesis

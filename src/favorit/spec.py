@@ -173,8 +173,8 @@ class Entry(Generic[T]):
 
     @property
     def summary(self) -> str:
-        """The first line of the builder's docstring."""
-        return (inspect.getdoc(self.builder) or "").partition("\n")[0]
+        """The first paragraph of the builder's docstring, on one line."""
+        return " ".join((inspect.getdoc(self.builder) or "").partition("\n\n")[0].split())
 
     def resolve(self, spec: Spec) -> dict[str, Any]:
         """The keyword arguments of a spec, each checked against its type."""

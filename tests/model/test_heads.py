@@ -25,11 +25,13 @@ def tokens(head: Head, patches: int = PATCHES, batch: int = 3) -> torch.Tensor:
 
 
 def check_logits_for_each_image(spec: str) -> None:
+    """One row of logits for each image."""
     head = build(spec)
     assert head(tokens(head)).shape == (3, CLASSES)
 
 
 def check_order_of_patches_does_not_matter(spec: str) -> None:
+    """Patches in another order give the same logits."""
     head = build(spec)
     x = tokens(head)
     order = torch.cat([torch.arange(head.prefix), head.prefix + torch.tensor([3, 0, 4, 1, 2])])
@@ -37,11 +39,13 @@ def check_order_of_patches_does_not_matter(spec: str) -> None:
 
 
 def check_any_number_of_tokens(spec: str) -> None:
+    """The number of tokens may differ from the one that the head was built for."""
     head = build(spec)
     assert head(tokens(head, PATCHES + 2)).shape == (3, CLASSES)
 
 
 def check_reads_every_token(spec: str) -> None:
+    """Every token gets a gradient."""
     head = build(spec)
     x = tokens(head).requires_grad_()
     head(x).square().sum().backward()
@@ -49,24 +53,28 @@ def check_reads_every_token(spec: str) -> None:
 
 
 def check_leading_tokens_suffice(spec: str) -> None:
+    """The first `reads` tokens alone give the same logits."""
     head = build(spec)
     x = tokens(head)
     assert torch.equal(head(x[:, : head.reads]), head(x))
 
 
 def check_batch_independence(spec: str) -> None:
+    """An image gets the same logits alone and in a batch."""
     head = build(spec)
     x = tokens(head)
     torch.testing.assert_close(head(x)[1:2], head(x[1:2]), rtol=1e-12, atol=1e-12)
 
 
 def check_gradients_reach_every_parameter(spec: str) -> None:
+    """Every parameter gets a gradient."""
     head = build(spec)
     x = tokens(head)
     assert unreached(head, lambda: head(x)) == []
 
 
 def check_state_dict_round_trip(spec: str) -> None:
+    """A state dictionary carries all that the output depends on."""
     one, other = build(spec), HEADS.build(spec, dim=DIM, classes=CLASSES, tokens=PATCHES, dropout=0.0).double()
     x = tokens(one)
     other.load_state_dict(one.state_dict())

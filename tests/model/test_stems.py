@@ -25,6 +25,7 @@ def build(spec: str, size: Grid = SIZE, channels: int = 3) -> Stem:
 
 
 def check_tokens_lie_on_the_grid(spec: str) -> None:
+    """There are as many tokens as places in the grid, each as wide as the model."""
     stem = build(spec)
     tokens, grid = stem(randn(2, 3, *SIZE))
     assert grid == stem.grid(SIZE)
@@ -32,6 +33,7 @@ def check_tokens_lie_on_the_grid(spec: str) -> None:
 
 
 def check_any_number_of_channels(spec: str) -> None:
+    """Images may have any number of channels."""
     for channels in (1, 2, 5):
         tokens, _ = build(spec, channels=channels)(randn(2, channels, *SIZE))
         assert tokens.isfinite().all()
@@ -58,16 +60,19 @@ def check_row_major_order(spec: str) -> None:
 
 
 def check_batch_independence_in_evaluation(spec: str) -> None:
+    """In evaluation, an image gets the same tokens alone and in a batch."""
     stem, images = build(spec).eval(), randn(3, 3, *SIZE)
     torch.testing.assert_close(stem(images)[0][1:2], stem(images[1:2])[0], rtol=1e-12, atol=1e-12)
 
 
 def check_gradients_reach_every_parameter(spec: str) -> None:
+    """Every parameter gets a gradient."""
     stem, images = build(spec), randn(3, 3, *SIZE)
     assert unreached(stem, lambda: stem(images)[0]) == []
 
 
 def check_state_dict_round_trip(spec: str) -> None:
+    """A state dictionary carries all that the output depends on, running statistics included."""
     one, other, images = scatter(build(spec)), build(spec), randn(2, 3, *SIZE)
     one(images)  # updates the running statistics of batch norm
     other.load_state_dict(one.state_dict())
@@ -75,6 +80,7 @@ def check_state_dict_round_trip(spec: str) -> None:
 
 
 def check_same_seed_same_stem(spec: str) -> None:
+    """Two stems built with one seed are equal."""
     torch.manual_seed(1)
     one = build(spec)
     torch.manual_seed(1)

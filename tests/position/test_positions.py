@@ -45,6 +45,7 @@ def apply(
 
 
 def check_shape_and_type_kept(spec: str) -> None:
+    """Shapes and dtypes stay as they are, in fp64, fp32 and bf16."""
     for dtype in (torch.float64, torch.float32, torch.bfloat16):
         inputs = tuple(tensor.to(dtype) for tensor in tensors())
         for before, after in zip(inputs, apply(build(spec), inputs), strict=True):
@@ -53,12 +54,14 @@ def check_shape_and_type_kept(spec: str) -> None:
 
 
 def check_prefix_untouched(spec: str) -> None:
+    """Prefix tokens, and their queries and keys, pass unchanged."""
     inputs = tensors()
     for before, after in zip(inputs, apply(scatter(build(spec)), inputs), strict=True):
         assert torch.equal(before[..., :PREFIX, :], after[..., :PREFIX, :])
 
 
 def check_prefix_untouched_by_qk(spec: str) -> None:
+    """The queries and keys of prefix tokens pass unchanged."""
     inputs = tensors()
     for before, after in zip(inputs[1:], apply(scatter(build(spec)), inputs)[1:], strict=True):
         assert torch.equal(before[..., :PREFIX, :], after[..., :PREFIX, :])
@@ -73,6 +76,7 @@ def check_prefix_does_not_change_patches(spec: str) -> None:
 
 
 def check_identity_at_start(spec: str) -> None:
+    """Before training, the position changes nothing."""
     inputs = tensors()
     for before, after in zip(inputs, apply(build(spec), inputs), strict=True):
         assert torch.equal(before, after)
@@ -100,17 +104,20 @@ def check_another_grid(spec: str) -> None:
 
 
 def check_batch_independence(spec: str) -> None:
+    """An image gets the same values alone and in a batch."""
     position, inputs = scatter(build(spec)), tensors()
     for whole, alone in zip(apply(position, inputs), apply(position, tuple(t[1:2] for t in inputs)), strict=True):
         assert torch.equal(whole[1:2], alone)
 
 
 def check_gradients_reach_every_parameter_after_one_update(spec: str) -> None:
+    """After one update, every parameter gets a gradient."""
     position, inputs = build(spec), tensors()
     assert unreached(position, lambda: torch.cat([out.flatten() for out in apply(position, inputs)]), updates=1) == []
 
 
 def check_same_seed_same_position(spec: str) -> None:
+    """Two positions built with one seed are equal."""
     torch.manual_seed(0)
     first = build(spec, seed=5)
     torch.manual_seed(0)
@@ -118,6 +125,7 @@ def check_same_seed_same_position(spec: str) -> None:
 
 
 def check_state_dict_round_trip(spec: str) -> None:
+    """A state dictionary carries all that the output depends on."""
     one, other, inputs = scatter(build(spec)), build(spec, seed=1), tensors()
     other.load_state_dict(one.state_dict())
     for first, second in zip(apply(one, inputs), apply(other, inputs), strict=True):

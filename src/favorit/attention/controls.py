@@ -16,7 +16,10 @@ from favorit.errors import FavoritError
 
 @MIXERS.register("uniform")
 class Uniform(Mixer):
-    """w_ij = 1 / (number of keys i may see): every query gets the mean of all v; O(N D)."""
+    """w_ij = 1 / n_i: every query gets the mean of the n_i values that it may see; O(N D).
+
+    Source: this project; a control.
+    """
 
     def __init__(self, causal: bool = False) -> None:
         super().__init__()
@@ -49,8 +52,11 @@ class Uniform(Mixer):
 
 @MIXERS.register("none")
 class NoMixing(Mixer):
-    """w = identity: every token keeps its own v, and tokens exchange nothing. Of fewer queries than keys, query i is
-    token i.
+    """w = I: every token keeps its own value, and tokens exchange nothing; O(N D).
+
+    With fewer queries than keys, query i is token i.
+
+    Source: this project; a control.
     """
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None = None) -> Tensor:

@@ -23,6 +23,8 @@ class Linear(Mixer):
 
     The sums run over the n keys that query i may see. Features and sums are fp32 or fp64. `direct` is this formula;
     `forward` takes it on every device but the CPU, which has faster implementations (`route.LINEAR`, `cpu/`).
+
+    Source: Katharopoulos et al. 2020, Transformers are RNNs, arXiv 2006.16236. The terms with d are ours.
     """
 
     def __init__(self, kernel: Kernel, causal: bool = False) -> None:

@@ -20,10 +20,12 @@ from favorit.spec import PositiveInt
 
 @MIXERS.register("linformer")
 class Linformer(Mixer):
-    """out = softmax(q (E k)^T / sqrt(D)) (F v), E and F learned (K, N); O(N K D).
+    """out = softmax(q (E k)^T / sqrt(D)) (F v): E and F are learned, (K, N); O(N K D).
 
     `share=heads` gives all heads one E and one F, `share=kv` one matrix for both, `share=none` two to each head. The
     prefix tokens are not projected: each keeps a row of its own. A masked key counts as zero before it is projected.
+
+    Source: Wang et al. 2020, Linformer: Self-Attention with Linear Complexity, arXiv 2006.04768.
     """
 
     def __init__(

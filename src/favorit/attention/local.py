@@ -17,8 +17,12 @@ LOCALS: Registry[nn.Module] = Registry("local operation", context=("heads", "hea
 
 @LOCALS.register("dwconv")
 class DepthwiseConv(nn.Module):
-    """v -> one size x size filter for each channel, on the grid; prefix tokens get 0. Gives linear attention back its
-    locality.
+    """out = attention(q, k, v) + filter(v): one square filter for each channel on the grid; O(N D size^2).
+
+    It gives linear attention back its locality. Prefix tokens get 0.
+
+    Source: Han et al. 2023, FLatten Transformer, arXiv 2308.00442; beside a Performer as Ding et al. (report 1 of five)
+    propose.
     """
 
     def __init__(self, heads: int, head_dim: int, size: PositiveInt = 3) -> None:

@@ -20,6 +20,8 @@ class Softmax(Mixer):
 
     `direct` is torch's kernel. `forward` takes it on every device but the CPU, which trains short sequences faster by
     other implementations (`route.SOFTMAX`, `cpu/`).
+
+    Source: Vaswani et al. 2017, Attention Is All You Need, arXiv 1706.03762.
     """
 
     def __init__(self, causal: bool = False) -> None:

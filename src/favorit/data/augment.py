@@ -93,7 +93,10 @@ def augmentation(name: str) -> Callable[[type[S]], type[S]]:
 
 @augmentation("crop")
 class Crop(Spatial):
-    """A window of the image's size, shifted by up to `padding` pixels along each axis; outside is black."""
+    """A window of the image's size, shifted by up to `padding` pixels along each axis; outside is black.
+
+    Source: common practice for CIFAR, as in He et al. 2016, Deep Residual Learning, arXiv 1512.03385.
+    """
 
     def __init__(self, padding: PositiveInt = 4) -> None:
         self.padding = padding
@@ -110,7 +113,10 @@ class Crop(Spatial):
 
 @augmentation("flip")
 class Flip(Spatial):
-    """Horizontal flip with probability 1/2."""
+    """Horizontal flip with probability 1/2.
+
+    Source: common practice.
+    """
 
     def draw(self, samples: int, generator: torch.Generator) -> Tensor:
         return torch.rand((samples, 1), generator=generator) < 0.5
@@ -121,7 +127,10 @@ class Flip(Spatial):
 
 @augmentation("rotate")
 class Rotate(Spatial):
-    """Rotation about the centre by an angle uniform in +-`degrees`, nearest pixel; outside is black."""
+    """Rotation about the centre by an angle uniform in +-`degrees`, nearest pixel; outside is black.
+
+    Source: common practice; `rotate(5)` in Bennouna et al. (report 3 of five).
+    """
 
     def __init__(self, degrees: Degrees = 5.0) -> None:
         self.degrees = degrees
@@ -144,7 +153,10 @@ class Rotate(Spatial):
 
 @augmentation("cutout")
 class Cutout(Spatial):
-    """A square of `size` pixels in the mean colour, centred anywhere, clipped at the edges (DeVries & Taylor 2017)."""
+    """A square of `size` pixels in the mean colour, centred anywhere, clipped at the edges.
+
+    Source: DeVries and Taylor 2017, Improved Regularization of CNNs with Cutout, arXiv 1708.04552.
+    """
 
     def __init__(self, size: PositiveInt = 8) -> None:
         self.size = size
@@ -162,7 +174,10 @@ class Cutout(Spatial):
 
 @augmentation("mixup")
 class Mixup(Mixing):
-    """lambda x + (1 - lambda) x', lambda ~ Beta(alpha, alpha) (Zhang et al. 2018)."""
+    """x <- lambda x + (1 - lambda) x', lambda ~ Beta(alpha, alpha).
+
+    Source: Zhang et al. 2018, mixup: Beyond Empirical Risk Minimization, arXiv 1710.09412.
+    """
 
     def __init__(self, alpha: PositiveFloat = 0.2) -> None:
         self.alpha = alpha
@@ -176,7 +191,10 @@ class Mixup(Mixing):
 
 @augmentation("cutmix")
 class Cutmix(Mixing):
-    """A rectangle of x' in x with 1 - lambda of the area, lambda ~ Beta(alpha, alpha) (Yun et al. 2019)."""
+    """lambda ~ Beta(alpha, alpha): a rectangle of x' in x with 1 - lambda of the area.
+
+    Source: Yun et al. 2019, CutMix, arXiv 1905.04899.
+    """
 
     def __init__(self, alpha: PositiveFloat = 1.0) -> None:
         self.alpha = alpha

@@ -58,13 +58,21 @@ PREPROCESSES: Registry[_Change] = Registry("preprocessing step")
 
 @PREPROCESSES.register("resize")
 def resize(height: PositiveInt, width: PositiveInt | None = None) -> _Change:
-    """Bilinear resizing to `height` x `width` pixels, square without `width`."""
+    """Bilinear resizing to `height` x `width` pixels, square without `width`.
+
+    Source: common practice.
+    """
     return _Change(size=(height, width or height))
 
 
 @PREPROCESSES.register("normalise")
 def normalise(mean: float | tuple[float, ...], std: PositiveFloat | tuple[PositiveFloat, ...]) -> _Change:
-    """Normalisation with these values instead of the data set's own; one value applies to all channels."""
+    """x <- (x / 255 - mean) / std: normalisation with these values instead of the data set's own.
+
+    One value applies to all channels.
+
+    Source: common practice.
+    """
     return _Change(mean=mean, std=std)
 
 

@@ -34,7 +34,10 @@ HEADS: Registry[Head] = Registry("head", context=("dim", "classes", "tokens", "d
 
 @HEADS.register("cls")
 class ClassToken(Head):
-    """W norm(x_0), where x_0 is the class token, placed before the grid."""
+    """logits = W norm(x_0) + b: x_0 is the class token, placed before the grid; O(C classes).
+
+    Source: Dosovitskiy et al. 2021, An Image is Worth 16x16 Words, arXiv 2010.11929.
+    """
 
     prefix = 1
     reads = 1
@@ -49,7 +52,10 @@ class ClassToken(Head):
 
 @HEADS.register("mean")
 class Mean(Head):
-    """W norm(mean_n x_n)."""
+    """logits = W norm(mean_n x_n) + b: reads the mean of all tokens; O(N C).
+
+    Source: Beyer et al. 2022, Better plain ViT baselines for ImageNet-1k, arXiv 2205.01580.
+    """
 
     def __init__(self, dim: int, classes: int) -> None:
         super().__init__()
@@ -61,7 +67,10 @@ class Mean(Head):
 
 @HEADS.register("seqpool")
 class SequencePool(Head):
-    """W sum_n p_n y_n, y = norm(x), p = softmax of w . y_n over the tokens, w learned."""
+    """logits = W sum_n p_n y_n + b, y = norm(x), p = softmax(w y): w is a learned score of each token; O(N C).
+
+    Source: Hassani et al. 2021, Escaping the Big Data Paradigm with Compact Transformers, arXiv 2104.05704.
+    """
 
     def __init__(self, dim: int, classes: int) -> None:
         super().__init__()
@@ -74,7 +83,12 @@ class SequencePool(Head):
 
 @HEADS.register("mlp", rest="widths")
 class Mlp(Head):
-    """Dense layers with GELU and dropout on the flattened tokens, for one image size: `mlp(2048, 1024)`."""
+    """y_l = gelu(W_l y_(l-1) + b_l): dense layers on the flattened tokens y_0, with dropout; O(N C width).
+
+    `mlp(2048, 1024)` has two hidden layers. The head is built for one image size.
+
+    Source: Sun and Shah (report 4 of five).
+    """
 
     def __init__(
         self,

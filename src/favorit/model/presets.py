@@ -126,6 +126,17 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
 }
 
+# The five reports by their first preset: its presets are those from there to the first one of the next report.
+REPORTS = {
+    "vit": 'Ding, Wang, Yang, Qin, Hao, "Problem 1: Vision Transformers"',
+    "kernel-vit": "Clepper et al., "
+    '"Optimizing Image Classification on CIFAR-10 with Transformer Architectures", Columbia, Fall 2024',
+    "vit-64": "Bennouna, Yang, Shao, Souaid, "
+    '"Hybrid Transformer Models with Performer and Regular Attention", December 2025',
+    "linear-transformer": 'Sun, Shah, "Testing linear-attention Transformers"',
+    "position-softmax-none": 'Guoji, "Improving efficient Vision Transformers with RPEs"',
+}
+
 # Former name -> current name. Former names still work, with a hint.
 RENAMED = {"hybrid": "vit-64", "hybrid-mnist": "vit-64-mnist", "hybrid-imagenet": "vit-192-imagenet"}
 

@@ -46,7 +46,12 @@ STEMS: Registry[Stem] = Registry("stem", context=("image_channels", "dim", "imag
 
 @STEMS.register("patch")
 class Patch(Stem):
-    """A linear map of each patch: a strided convolution. `crop` drops rows and columns beyond the last whole patch."""
+    """x_n = W patch_n + b: a linear map of each patch, as a strided convolution; O(K C) per pixel.
+
+    `crop` drops rows and columns beyond the last whole patch.
+
+    Source: Dosovitskiy et al. 2021, An Image is Worth 16x16 Words, arXiv 2010.11929.
+    """
 
     def __init__(self, image_channels: int, dim: int, size: PatchSize = (4, 4), crop: bool = False) -> None:
         super().__init__()
@@ -69,10 +74,12 @@ class Patch(Stem):
 
 @STEMS.register("values")
 class Values(Stem):
-    """One token for each channel value x: w_k x + b_k + table[row, column]. The channels of a pixel share its position.
+    """x_n = w_k value + b_k + table[row, column]: one token for each channel value; O(K C) per pixel.
 
-    The table encodes the position, so build the model with position=none. The grid is (K rows, columns): the channels
-    are stacked along the rows.
+    The channels of a pixel share its position. The table encodes the position, so build the model with position=none.
+    The grid is (K rows, columns): the channels are stacked along the rows.
+
+    Source: Clepper et al. (report 2 of five); the sizes are ours.
     """
 
     def __init__(self, image_channels: int, dim: int, image_size: Grid) -> None:
@@ -96,11 +103,14 @@ class Values(Stem):
 
 @STEMS.register("conv")
 class Conv(Stem):
-    """3x3 convolutions with batch norm and activation; 2x2 max pooling after the last or after each. Each pixel of the
-    feature map is a token.
+    """y_l = act(norm(conv_l(y_(l-1)))): 3x3 convolutions with batch norm; O(9 c_(l-1) c_l) per pixel and layer.
 
-    With `tokens=1` the feature map is flattened into a single token by a fully connected layer of `width` (default: the
-    model's dim) with activation and dropout, as in one reproduced report. Attention then has nothing to attend to.
+    2x2 max pooling follows the last convolution, or each. Each pixel of the feature map is a token. With `tokens=1` the
+    feature map is flattened into a single token by a fully connected layer of `width` (default: the model's dim) with
+    activation and dropout. Attention then has nothing to attend to.
+
+    Source: Hassani et al. 2021, Escaping the Big Data Paradigm with Compact Transformers, arXiv 2104.05704; a single
+    token from Clepper et al. (report 2 of five).
     """
 
     def __init__(
@@ -187,8 +197,13 @@ class Residual(nn.Module):
 
 @STEMS.register("resnet")
 class ResNet(Stem):
-    """A small residual network: each stage halves the image and has `blocks` residual blocks. Each pixel of the feature
-    map is a token.
+    """y <- act(norm(conv(act(norm(conv(y))))) + shortcut(y)): residual blocks; O(18 c^2) per pixel and block.
+
+    Each stage halves the image and has `blocks` residual blocks of c channels. Each pixel of the feature map is a
+    token.
+
+    Source: He et al. 2016, Deep Residual Learning for Image Recognition, arXiv 1512.03385; before a Performer as Sun
+    and Shah (report 4 of five) propose. The sizes are ours.
     """
 
     def __init__(

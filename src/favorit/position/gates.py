@@ -41,7 +41,13 @@ def _apply(x: Tensor, gate: Tensor, prefix: int) -> Tensor:
 
 @POSITIONS.register("irpe_gate")
 class IrpeGate(Gate):
-    """scale[i, j] = row[i] + column[j], learned embeddings per head; interpolated along each axis to another grid."""
+    """x <- x exp(scale[i, j]), scale[i, j] = row[i] + column[j]: learned embeddings per head; O(N D).
+
+    The embeddings are interpolated along each axis to another grid.
+
+    Source: Guoji (report 5 of five), after Wu et al. 2021, Rethinking and Improving Relative Position Encoding for
+    Vision Transformer, arXiv 2107.14222.
+    """
 
     def __init__(self, heads: int, head_dim: int, grid: Grid) -> None:
         super().__init__()
@@ -66,9 +72,13 @@ def _at(table: Tensor, length: int) -> Tensor:
 
 @POSITIONS.register("string_gate")
 class StringGate(Gate):
-    """scale = P cos(2 pi F position + phase), R learned frequencies F and phases, P learned and initialised to 0.
+    """x <- x exp(scale), scale = P cos(2 pi F position + phase): R learned frequencies F and phases; O(N R D).
 
-    Positions run from 0 to 1 along each axis, so that the gate is the same function at another resolution.
+    P is learned and initialised to 0. Positions run from 0 to 1 along each axis, so that the gate is the same function
+    at another resolution.
+
+    Source: Guoji (report 5 of five); the report leaves the details open, and these are our reading. Named after Schenck
+    et al. 2025, STRING, arXiv 2502.02562.
     """
 
     def __init__(

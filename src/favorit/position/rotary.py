@@ -16,11 +16,14 @@ from favorit.spec import PositiveFloat
 
 @POSITIONS.register("rope2d")
 class Rope2d(Relative):
-    """Pairs of elements rotate by the angle row w_i (first half of D) or column w_i (second half), with
-    w_i = base^(-i / (D/4)).
+    """w_i = base^(-i / (D/4)): pairs of elements rotate by the angle row w_i (first half of D) or column w_i (second
+    half); O(N D).
 
-    <q_m, k_n> then depends on the offset m - n only: exactly for softmax attention, in expectation for favor. It does
+    q_m . k_n then depends on the offset m - n only: exactly for softmax attention, in expectation for favor. It does
     not hold for other kernels. `base` 100 fits grids of tens of tokens.
+
+    Source: Su et al. 2021, RoFormer, arXiv 2104.09864; two axes as in Heo et al. 2024, Rotary Position Embedding for
+    Vision Transformer, arXiv 2403.13298.
     """
 
     def __init__(self, head_dim: int, base: PositiveFloat = 100.0) -> None:

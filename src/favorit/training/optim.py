@@ -51,7 +51,10 @@ def adamw(
     beta1: Probability = 0.9,
     beta2: Probability = 0.999,
 ) -> list[Optimizer]:
-    """Adam with decoupled weight decay."""
+    """Adam with decoupled weight decay.
+
+    Source: Loshchilov and Hutter 2019, Decoupled Weight Decay Regularization, arXiv 1711.05101.
+    """
     return [torch.optim.AdamW(_groups(model.parameters(), weight_decay), lr=lr, betas=(beta1, beta2), fused=fused)]
 
 
@@ -64,7 +67,10 @@ def adam(
     beta1: Probability = 0.9,
     beta2: Probability = 0.999,
 ) -> list[Optimizer]:
-    """Adam; weight decay is added to the gradient."""
+    """Adam; weight decay is added to the gradient.
+
+    Source: Kingma and Ba 2015, Adam: A Method for Stochastic Optimization, arXiv 1412.6980.
+    """
     return [torch.optim.Adam(_groups(model.parameters(), weight_decay), lr=lr, betas=(beta1, beta2), fused=fused)]
 
 
@@ -72,7 +78,10 @@ def adam(
 def sgd(
     model: nn.Module, lr: float, weight_decay: float, momentum: Probability = 0.9, nesterov: bool = False
 ) -> list[Optimizer]:
-    """Stochastic gradient descent with momentum."""
+    """Stochastic gradient descent with momentum.
+
+    Source: Polyak 1964, Some methods of speeding up the convergence of iteration methods.
+    """
     if nesterov and not momentum:
         raise FavoritError("sgd: nesterov=True needs momentum above 0")
     groups = _groups(model.parameters(), weight_decay)
@@ -83,7 +92,11 @@ def sgd(
 def muon(
     model: nn.Module, lr: float, weight_decay: float, fused: bool = True, momentum: Probability = 0.95
 ) -> list[Optimizer]:
-    """Muon for the matrices of the blocks, with updates scaled to match AdamW's; AdamW for all other parameters."""
+    """Muon for the matrices of the blocks, with updates scaled to match AdamW's; AdamW for all other parameters.
+
+    Source: Jordan et al. 2024, Muon: An optimizer for hidden layers in neural networks (a blog post); scaled as in Liu
+    et al. 2025, Muon is Scalable for LLM Training, arXiv 2502.16982.
+    """
     blocks = {id(p) for name, p in model.named_parameters() if name.startswith("blocks.") and p.ndim == 2}
     inside = [p for p in model.parameters() if id(p) in blocks and p.requires_grad]
     outside = [p for p in model.parameters() if id(p) not in blocks]
@@ -101,25 +114,37 @@ def learning_rate_factor(config: TrainConfig, step: int, steps: int) -> float:
 
 @SCHEDULES.register("constant")
 def constant() -> Schedule:
-    """1."""
+    """factor = 1.
+
+    Source: common practice.
+    """
     return lambda epoch, epochs: 1.0
 
 
 @SCHEDULES.register("cosine")
 def cosine(final: Probability = 0.0) -> Schedule:
-    """final + (1 - final) (1 + cos(pi epoch / epochs)) / 2."""
+    """factor = final + (1 - final) (1 + cos(pi epoch / epochs)) / 2.
+
+    Source: Loshchilov and Hutter 2017, SGDR, arXiv 1608.03983, without restarts.
+    """
     return lambda epoch, epochs: final + (1 - final) * (1 + math.cos(math.pi * min(epoch / epochs, 1.0))) / 2
 
 
 @SCHEDULES.register("step")
 def step(every: PositiveInt = 5, factor: PositiveFloat = 0.5) -> Schedule:
-    """factor^(floor(epoch / every))."""
+    """rate = factor^(floor(epoch / every)).
+
+    Source: common practice; torch's StepLR.
+    """
     return lambda epoch, epochs: factor ** math.floor(epoch / every)
 
 
 @SCHEDULES.register("one_cycle")
 def one_cycle(peak: Probability = 0.3, start: PositiveFloat = 25.0, end: PositiveFloat = 1e4) -> Schedule:
-    """A cosine from 1/start up to 1 at fraction `peak` of the run, then a cosine down to 1/(start end)."""
+    """A cosine from 1/start up to 1 at fraction `peak` of the run, then a cosine down to 1/(start end).
+
+    Source: Smith and Topin 2018, Super-Convergence, arXiv 1708.07120; shaped as torch's OneCycleLR.
+    """
 
     def factor(epoch: float, epochs: int) -> float:
         progress = min(epoch / epochs, 1.0)

@@ -32,6 +32,8 @@ class Favor(Kernel):
 
     Queries drop |q~|^2 / 2 and their largest exponent: both are factors of a whole row. Keys move their largest
     exponent to r. Dropping it would reweight the keys, a known bug of published code.
+
+    Source: Choromanski et al. 2021, Rethinking Attention with Performers, arXiv 2009.14794.
     """
 
     def __init__(

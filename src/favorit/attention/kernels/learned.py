@@ -27,11 +27,13 @@ def _linear(layer: nn.Linear, x: Tensor) -> Tensor:
 
 @kernel("learned")
 class Learned(Kernel):
-    """phi(x) = softplus(W2 act(W1 x + b1) + b2), without the softplus if raw=True; O(N D (hidden + M)).
+    """phi(x) = softplus(W2 act(W1 x + b1) + b2): a learned network; O(N hidden (D + M)).
 
     All heads of a layer share the network. `hidden` is 2 D by default and `m` is D. x is divided by D^(1/4), or as
-    `scale` says. `bias=False` leaves out b1 and b2. With `raw=True` features are signed: weights may be negative, and
-    they grow without bound where the sum of a row crosses zero, which can end training with NaN.
+    `scale` says. `bias=False` leaves out b1 and b2. `raw=True` leaves out the softplus: features are signed and weights
+    may be negative, and grow without bound where the sum of a row crosses zero, which can end training with NaN.
+
+    Source: f_theta of Ding et al. (report 1 of five) and Clepper et al. (report 2); the softplus is ours.
     """
 
     def __init__(
@@ -62,12 +64,14 @@ class Learned(Kernel):
 
 @kernel("mixture")
 class Mixture(Kernel):
-    """phi(x) = a exp(clamp(z/t, -5, 5)) + (1 - a) relu(z/t) + eps, z = net(x), with learned a, t, eps; O(N D^2).
+    """phi(x) = a exp(clamp(z/t, -5, 5)) + (1 - a) relu(z/t) + eps, z = net(x): a, t and eps are learned; O(N D^2).
 
     net is Linear D -> 2D, LayerNorm, ReLU, Linear 2D -> D on x / sqrt(D). a in (0, 1), t > 0.1 and eps > 0 are learned
     through a = sigmoid(raw_a), t = 0.1 + softplus(raw_t), eps = softplus(raw_eps); they start at 1/2, 1 and `eps`. With
     `raw=True` they are the parameters themselves, with the same start. Training may then push a out of (0, 1) or eps
     below 0, which makes features negative, or t through 0, which makes them infinite.
+
+    Source: Clepper et al. (report 2 of five); the forms of a, t and eps that stay in range are ours.
     """
 
     def __init__(self, head_dim: int, raw: bool = False, eps: PositiveFloat = 1e-3) -> None:

@@ -6,6 +6,7 @@ Shapes: N tokens, D head width, M features.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -107,6 +108,7 @@ def pointwise(f: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Registers the kernel f(P x + b) + eps under the name of f.
 
     f maps a tensor elementwise to values >= 0. With a keyword `raw=True` of its own it may return values of both signs.
+    Its docstring is the kernel's: the first paragraph is f's formula, the last one its source.
     """
     f_parameters = parameters_of(f, ("x",))
 
@@ -114,30 +116,55 @@ def pointwise(f: Callable[..., Tensor]) -> Callable[..., Tensor]:
         f_values = {key: values.pop(key) for key in f_parameters if key in values}
         return Pointwise(f, f_values, **values)
 
-    build.__doc__ = f"phi(x) = f(P x / (t D^s) + b) + eps, {f.__doc__}"
+    formula, _, rest = inspect.cleandoc(f.__doc__ or "").partition("\n\n")
+    cost = "O(N M D), or O(N D) without m."
+    build.__doc__ = f"phi(x) = f(P x / (t D^s) + b) + eps, {formula.rstrip('.')}; {cost}\n\n{rest}"
     add_kernel(f.__name__, build, {**parameters_of(Pointwise, ("self", "f", "f_parameters")), **f_parameters})
     return f
 
 
 @pointwise
 def relu(x: Tensor) -> Tensor:
-    """f(x) = max(x, 0); with m, random features of the arc-cosine kernel: |q| |k| times a function of their angle."""
+    """f(x) = max(x, 0).
+
+    With m, these are random features of the arc-cosine kernel: |q| |k| times a function of the angle between q and k.
+
+    Source: Choromanski et al. 2021, Rethinking Attention with Performers, arXiv 2009.14794; the arc-cosine kernel from
+    Cho and Saul 2009, Kernel Methods for Deep Learning.
+    """
     return torch.relu(x)
 
 
 @pointwise
 def elu(x: Tensor, alpha: PositiveFloat = 1.0, raw: bool = False) -> Tensor:
-    """f(x) = elu(x) + alpha: the ELU shifted to be non-negative; raw=True: elu(x), which may be negative."""
+    """f(x) = elu(x) + alpha: the ELU shifted to be non-negative.
+
+    `raw=True` is elu(x), which may be negative.
+
+    Source: Katharopoulos et al. 2020, Transformers are RNNs, arXiv 2006.16236; unshifted in Clepper et al. (report 2 of
+    five).
+    """
     return F.elu(x, alpha) if raw else F.elu(x, alpha) + alpha
 
 
 @pointwise
 def gelu(x: Tensor, raw: bool = False) -> Tensor:
-    """f(x) = gelu(x) - min gelu: the GELU shifted up by 0.17; raw=True: gelu(x), which may be negative."""
+    """f(x) = gelu(x) - min gelu: the GELU shifted up by 0.17 to be non-negative.
+
+    `raw=True` is gelu(x), which may be negative.
+
+    Source: Clepper et al. (report 2 of five); the shift is ours. GELU from Hendrycks and Gimpel 2016, Gaussian Error
+    Linear Units, arXiv 1606.08415.
+    """
     return F.gelu(x) if raw else F.gelu(x) - GELU_MINIMUM
 
 
 @pointwise
 def exp(x: Tensor, clamp: PositiveFloat = 10.0) -> Tensor:
-    """f(x) = exp(x), x clamped to [-clamp, clamp]; temperature=True clamps P x at +-clamp t: dynamic clamping."""
+    """f(x) = exp(min(max(x, -c), c)), c = clamp.
+
+    `temperature=True` divides P x by t before it is clamped: dynamic clamping.
+
+    Source: Clepper et al. (report 2 of five). These are not features of the softmax kernel: see `favor`.
+    """
     return torch.exp(x.clamp(-clamp, clamp))

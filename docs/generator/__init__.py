@@ -1,0 +1,1 @@
+"""Writes the reference of all components and renders formulas, for Sphinx."""
