@@ -16,7 +16,7 @@ import favorit
 
 ROOT = Path(__file__).parent.parent
 CSV, PNG = ROOT / "results" / "demo.csv", ROOT / "docs" / "demo.png"
-COLOURS = {"softmax": "#30343f", "favor(m=64)": "#e07a2f", "relu(m=64)": "#2a9d8f", "uniform": "#9aa0a6"}
+COLORS = {"softmax": "#30343f", "favor(m=64)": "#e07a2f", "relu(m=64)": "#2a9d8f", "uniform": "#9aa0a6"}
 IMAGES = 360
 
 
@@ -42,18 +42,18 @@ def collect(folder: str) -> pandas.DataFrame:
 def interval(share: float, count: int) -> tuple[float, float]:
     """Wilson's 95 % interval of a share of `count` images."""
     z = 1.96
-    centre, spread = share + z**2 / (2 * count), z * (share * (1 - share) / count + z**2 / (4 * count**2)) ** 0.5
-    return (centre - spread) / (1 + z**2 / count), (centre + spread) / (1 + z**2 / count)
+    center, spread = share + z**2 / (2 * count), z * (share * (1 - share) / count + z**2 / (4 * count**2)) ** 0.5
+    return (center - spread) / (1 + z**2 / count), (center + spread) / (1 + z**2 / count)
 
 
 def draw(data: pandas.DataFrame) -> Figure:
     """Validation accuracy by epoch, and test accuracy with its interval."""
     figure = Figure(figsize=(10, 3.8), layout="constrained")
     curves, bars = figure.subplots(1, 2, width_ratios=(1.3, 1))
-    names = [name for name in COLOURS if name in set(data.mixer)]
+    names = [name for name in COLORS if name in set(data.mixer)]
     for name in names:
         part = data[data.mixer == name]
-        curves.plot(part.epoch, 100 * part.validation_accuracy, color=COLOURS[name], label=name, linewidth=2)
+        curves.plot(part.epoch, 100 * part.validation_accuracy, color=COLORS[name], label=name, linewidth=2)
     curves.set(
         xlabel="epoch", ylabel="validation accuracy, %", title="one ViT, four mixers: digits pixel by pixel, one seed"
     )
@@ -61,7 +61,7 @@ def draw(data: pandas.DataFrame) -> Figure:
     for place, name in enumerate(names):
         share = data[data.mixer == name].test_accuracy.iloc[0]
         low, high = interval(share, IMAGES)
-        bars.barh(place, 100 * share, color=COLOURS[name], height=0.6)
+        bars.barh(place, 100 * share, color=COLORS[name], height=0.6)
         bars.errorbar(
             100 * share,
             place,

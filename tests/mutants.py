@@ -155,7 +155,7 @@ def _ignores_mask(build: Build) -> Build:
 
 
 def _sums_instead_of_means(build: Build) -> Build:
-    """Weights that forgot their normaliser."""
+    """Weights that forgot their normalizer."""
 
     def wrapped(**shape: Any) -> Mixer:
         mixer = build(**shape)
@@ -175,7 +175,7 @@ def _reads_unscaled(**shape: Any) -> Mixer:
     return mixer
 
 
-def _centres_queries(build: Build) -> Build:
+def _centers_queries(build: Build) -> Build:
     """Each row depends on all queries, so that the last block of a model would depend on how many it is given."""
 
     def wrapped(**shape: Any) -> Mixer:
@@ -199,7 +199,7 @@ MUTANTS: dict[str, tuple[Build, str]] = {
     "no fallback for vanishing features": (_with_mixer(_NoFallback, "favor(m=64)"), "finite_at_any_norm"),
     "sums in half precision": (_with_mixer(_HalfPrecisionSums, "relu"), "finite_at_any_norm"),
     "masks ignored": (_ignores_mask(builder("relu")), "mask_equals_removal"),
-    "queries that know of each other": (_centres_queries(builder("softmax")), "queries_are_independent"),
+    "queries that know of each other": (_centers_queries(builder("softmax")), "queries_are_independent"),
     "scores of tokens scaled by their width": (_reads_unscaled, "read_equals_forward"),
-    "weights without a normaliser": (_sums_instead_of_means(builder("relu")), "rows_sum_to_one"),
+    "weights without a normalizer": (_sums_instead_of_means(builder("relu")), "rows_sum_to_one"),
 }

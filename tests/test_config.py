@@ -148,10 +148,10 @@ def test_new_field_with_a_default_keeps_identifiers():
 
     class New(Config):
         dim: int = 1
-        flavour: str = "plain"
+        flavor: str = "plain"
 
     assert identify(Old(dim=2).changed()) == identify(New(dim=2).changed())
-    assert identify(Old(dim=2).changed()) != identify(New(dim=2, flavour="sour").changed())
+    assert identify(Old(dim=2).changed()) != identify(New(dim=2, flavor="sour").changed())
 
 
 @pytest.mark.parametrize("case", IDENTIFIERS)

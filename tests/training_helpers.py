@@ -148,7 +148,7 @@ def finish(process: subprocess.Popen[str], timeout: float = PATIENCE) -> tuple[i
 
 
 def pictures(folder: Path, counts: dict[str, int], size: tuple[int, int] = (8, 8), seed: int = 0) -> Path:
-    """Writes FOLDER/class/NUMBER.png, `counts[class]` images each: noise around the grey level of the class."""
+    """Writes FOLDER/class/NUMBER.png, `counts[class]` images each: noise around the gray level of the class."""
     generator = np.random.default_rng(seed)
     for number, (name, count) in enumerate(counts.items()):
         (folder / name).mkdir(parents=True)

@@ -35,10 +35,10 @@ PAGES = {
         "head, or for all tokens where they have $C$. Sums combine them: `learned+rope2d`.",
     ),
     "stems": ("Stems", "Pixels to tokens. $K$ image channels, model width $C$."),
-    "heads": ("Heads", "Tokens to logits. $N$ tokens of model width $C$. Each owns the last normalisation."),
+    "heads": ("Heads", "Tokens to logits. $N$ tokens of model width $C$. Each owns the last normalization."),
     "locals": (
         "Locals",
-        "What `model.local` adds to attention from neighbouring tokens. Tests: `tests/attention/test_layer.py`.",
+        "What `model.local` adds to attention from neighboring tokens. Tests: `tests/attention/test_layer.py`.",
     ),
     "optimizers": ("Optimisers", "`train.optimizer`. Tests: `tests/training/test_optimizers.py`."),
     "schedules": (

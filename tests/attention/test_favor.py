@@ -26,8 +26,8 @@ def test_the_error_falls_as_the_root_of_m(options: str) -> None:
         squared_errors(builder(f"favor(m={m}{options})"), d=8, length=1.0, draws=300).mean().sqrt() for m in sizes
     ]
     logs = torch.tensor([[math.log(m), math.log(error)] for m, error in zip(sizes, errors, strict=True)])
-    centred = logs - logs.mean(0)
-    slope = (centred[:, 0] * centred[:, 1]).sum() / centred[:, 0].square().sum()
+    centered = logs - logs.mean(0)
+    slope = (centered[:, 0] * centered[:, 1]).sum() / centered[:, 0].square().sum()
     assert -0.56 < slope < -0.44, f"error ~ m^{slope:.3f}: {errors}"
 
 

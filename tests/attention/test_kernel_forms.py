@@ -140,7 +140,7 @@ def test_orthonormal_rows_are_those_of_torch(m: int, dim: int) -> None:
     assert_close(gram, torch.eye(min(m, dim), dtype=torch.float64), 1e-12)
     theirs = torch.nn.init.orthogonal_(torch.empty(m, dim, dtype=torch.float64))
     assert rows.square().sum() == pytest.approx(theirs.square().sum().item())
-    # No direction is favoured: the entries have mean zero, which needs the signs of QR.
+    # No direction is favored: the entries have mean zero, which needs the signs of QR.
     many = torch.stack([orthogonal_rows(m, dim, generator(seed, "test"), "orthonormal") for seed in range(2000)])
     assert many.mean(0).abs().max() < 4 * (max(m, dim) * 2000) ** -0.5
 

@@ -143,7 +143,7 @@ def test_default_kernels_are_measured_with_progress():
 @pytest.mark.parametrize(
     ("kernel", "message"),
     [
-        ("favour", "did you mean 'favor'.*trigonometric"),
+        ("favor", "did you mean 'favor'.*trigonometric"),
         ("favor(n=3)", "unknown parameter of favor"),
         ("softmax", "unknown kernel"),
         ("trigonometric(m=7)", "m must be even"),

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from favorit import Attention, FavoritError, Run, seeds
 from favorit.bench.doctor import layer_stats
-from favorit.bench.doctor.advice import advise, summarise
+from favorit.bench.doctor.advice import advise, summarize
 from favorit.bench.doctor.diagnosis import diagnose
 from favorit.bench.doctor.figure import draw, grids
 from favorit.bench.doctor.layer_stats import Finding, LayerStats
@@ -166,7 +166,7 @@ def test_constant_keys_are_advised_to_use_uniform():
 def test_one_token_is_reported_as_trivial_attention():
     findings = measure(*tensors(tokens=1))
     assert advise(findings[0]).verdict == "attention has nothing to attend to"
-    assert summarise(findings) == ["attention has nothing to attend to in layer 1"]
+    assert summarize(findings) == ["attention has nothing to attend to in layer 1"]
 
 
 @pytest.mark.parametrize("mixer", ["uniform", "none"])
@@ -230,13 +230,13 @@ def test_more_features_are_advised_if_norms_are_small():
 
 def test_summary_names_ranges_of_layers_and_a_layout_to_try():
     layers = [found(1, m64=0.1), found(2, m64=0.1), found(3, uniform=0.01), found(4, m64=0.1), found(5), found(6)]
-    lines = summarise(layers)
+    lines = summarize(layers)
     assert "favor(m=64) is enough in layers 1-2, 4" in lines
     assert "uniform is enough in layer 3" in lines
     assert "keep softmax in layers 5-6" in lines
     assert 'to try: --set "model.layout=favor(m=64)*2|uniform|favor(m=64)|softmax*2"' in lines
     assert any("m exceeds the 24 tokens" in line for line in lines)
-    assert not any("to try" in line or "exceeds" in line for line in summarise([found(1), found(2)]))
+    assert not any("to try" in line or "exceeds" in line for line in summarize([found(1), found(2)]))
 
 
 def test_summary_counts_uniform_heads_and_effective_features():
@@ -244,7 +244,7 @@ def test_summary_counts_uniform_heads_and_effective_features():
     linear = replace(
         found(1, mixer="relu(m=16)", own=1.0), features=16, effective_features=5.3, vanished=0.25, own_rank=3.2
     )
-    lines = summarise([linear, *near])
+    lines = summarize([linear, *near])
     assert any(line.startswith("2 of 3 heads are near uniform") for line in lines)
     assert any(
         "effective rank 3.2 of 24" in line and "5.3 of 16 features are effective, all vanish in 25.0% of rows" in line
@@ -320,7 +320,7 @@ def test_diagnose_handles_relative_positions_bf16_linformer_and_controls(tmp_pat
     findings = diagnose(fit(tmp_path, config)[0], images=4, counts=(8,))
     assert {each.tokens for each in findings} == {4}
     assert all(math.isfinite(value) for each in findings for value in each.errors.values())
-    assert "none does not use q in layer 2" in summarise(findings)
+    assert "none does not use q in layer 2" in summarize(findings)
 
 
 def test_command_reports_model_with_a_single_token(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -393,7 +393,7 @@ def test_figure_shows_the_values_of_its_grids(run):
     assert swept.images[0].get_array().mask.tolist() == [[False, True], [False, False]]
     all_softmax = [replace(each, errors={**each.errors, "own": 0.0}) for each in findings]
     assert grids(all_softmax).own is None
-    assert len(draw(grids(all_softmax), "title").axes) == 2 * 2, "two maps with colour bars"
+    assert len(draw(grids(all_softmax), "title").axes) == 2 * 2, "two maps with color bars"
 
 
 def test_command_writes_tables_advice_csv_figure_and_json(run, tmp_path: Path, capsys: pytest.CaptureFixture[str]):

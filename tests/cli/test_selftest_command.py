@@ -26,7 +26,7 @@ def subset(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def wrong_mixers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every mixer has weights without a normalizer."""
-    monkeypatch.setattr(run, "case_builder", lambda case, spec: MUTANTS["weights without a normaliser"][0])
+    monkeypatch.setattr(run, "case_builder", lambda case, spec: MUTANTS["weights without a normalizer"][0])
 
 
 @pytest.mark.usefixtures("subset")

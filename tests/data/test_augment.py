@@ -1,4 +1,4 @@
-"""Each vectorised augmentation step against a plain reference that works image by image."""
+"""Each vectorized augmentation step against a plain reference that works image by image."""
 
 from __future__ import annotations
 

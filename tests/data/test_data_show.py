@@ -37,7 +37,7 @@ def test_picture_content_matches_the_data_set() -> None:
     values = torch.arange(256) / 255
     assert torch.allclose((content.histograms * values).sum(1), torch.tensor(SET.mean), atol=1e-3)
     expected = (original / 255 - torch.tensor(SET.mean)[:, None, None]) / torch.tensor(SET.std)[:, None, None]
-    assert torch.allclose(content.normalised, expected, atol=1e-5)
+    assert torch.allclose(content.normalized, expected, atol=1e-5)
     assert content.patches.shape == (4, 4, 3, 6, 6)
     assert torch.equal(content.patches[1, 2], original[:, 6:12, 12:18])
 
@@ -57,18 +57,18 @@ def shown(text: str) -> dict[str, torch.Tensor]:
     return {each.get_xlabel(): torch.from_numpy(each.images[0].get_array().data).permute(2, 0, 1) for each in axes}
 
 
-def test_figure_of_a_colour_image_has_its_channels_and_the_normalised_image() -> None:
+def test_figure_of_a_color_image_has_its_channels_and_the_normalized_image() -> None:
     text = "synthetic(size=24, channels=3, classes=3, train=30, test=3)"
     found, content = shown(text), picture(load_dataset(text))
     for number, name in enumerate(("red", "green", "blue")):
         assert torch.equal(found[name][number], found["original"][number])
         assert int(found[name].sum()) == int(found["original"][number].sum()), "the other channels are black"
-    assert torch.allclose(found["normalised"] / 63.75 - 2, content.normalised.clamp(-2, 2), atol=0.01)
+    assert torch.allclose(found["normalized"] / 63.75 - 2, content.normalized.clamp(-2, 2), atol=0.01)
 
 
 def test_figure_of_a_grey_image_has_no_single_channels() -> None:
     found = shown("synthetic(size=24, channels=1, classes=3, train=30, test=3)")
-    assert "normalised" in found
+    assert "normalized" in found
     assert not {"red", "channel 1"} & set(found)
 
 

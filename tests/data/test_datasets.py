@@ -38,8 +38,8 @@ def test_synthetic_data_follow_their_parameters_and_seed() -> None:
 def test_synthetic_data_can_be_learned() -> None:
     made = load_dataset("synthetic(size=16, classes=5, train=500, test=200)")
     train, test = (part.images.flatten(1).float() for part in (made.train, made.test))
-    centres = torch.stack([train[made.train.labels == label].mean(0) for label in range(5)])
-    found = torch.cdist(test, centres).argmin(1)
+    centers = torch.stack([train[made.train.labels == label].mean(0) for label in range(5)])
+    found = torch.cdist(test, centers).argmin(1)
     assert (found == made.test.labels).float().mean() > 0.9
 
 

@@ -14,7 +14,7 @@ from favorit.errors import FavoritError
 
 
 def fill(folder: Path, classes: Sequence[str] = ("cat", "dog"), count: int = 10, suffix: str = "png") -> Path:
-    """Writes `count` small images for each class, in many sizes; the colour encodes the class."""
+    """Writes `count` small images for each class, in many sizes; the color encodes the class."""
     for label, name in enumerate(classes):
         (folder / name).mkdir(parents=True)
         for number in range(count):

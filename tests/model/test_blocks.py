@@ -38,8 +38,8 @@ def feed_forward(network: nn.Sequential, act: str, x: Tensor) -> Tensor:
 
 
 def layer_norm(norm: nn.LayerNorm, x: Tensor) -> Tensor:
-    centred = x - x.mean(-1, keepdim=True)
-    return centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt() * norm.weight + norm.bias
+    centered = x - x.mean(-1, keepdim=True)
+    return centered / (centered.square().mean(-1, keepdim=True) + 1e-5).sqrt() * norm.weight + norm.bias
 
 
 FORMULAS = {

@@ -28,7 +28,7 @@ def test_outline_has_the_shapes_of_the_model(name: str) -> None:
 
 
 def test_outline_does_not_load_the_torch_compiler() -> None:
-    """Random initialisation on the meta device would import it, which takes two seconds."""
+    """Random initialization on the meta device would import it, which takes two seconds."""
     code = """
 import sys
 from favorit.model import PRESETS, outline, preset

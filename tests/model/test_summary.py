@@ -7,11 +7,11 @@ import torch
 
 from favorit import create_model
 from favorit.measure import parameters
-from favorit.model.summary import Row, summarise
+from favorit.model.summary import Row, summarize
 
 
 def rows(**overrides) -> dict[str, Row]:
-    return {row.layer: row for row in summarise(create_model("vit-64", seed=0, **overrides))}
+    return {row.layer: row for row in summarize(create_model("vit-64", seed=0, **overrides))}
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ def rows(**overrides) -> dict[str, Row]:
 )
 def test_parameters_and_flops_add_up_to_those_of_the_model(overrides):
     model = create_model("vit-64", seed=0, **overrides)
-    found = summarise(model)
+    found = summarize(model)
     assert sum(row.parameters for row in found) == parameters(model)
     assert [row.layer for row in found][:2] == ["stem", "position"]
     assert found[-1].layer == "head"
@@ -113,21 +113,21 @@ def test_last_block_reading_one_token_has_all_its_parts():
 def test_frozen_parameters_are_not_trainable():
     model = create_model("vit-64", seed=0)
     model.blocks[0].attention.requires_grad_(False)
-    frozen, other = (row for row in summarise(model) if row.layer in ("blocks.0.attention", "blocks.1.attention"))
+    frozen, other = (row for row in summarize(model) if row.layer in ("blocks.0.attention", "blocks.1.attention"))
     assert frozen.parameters == other.parameters == other.trainable
     assert (frozen.trainable, frozen.parts[1].trainable) == (0, 0)
-    assert sum(row.trainable for row in summarise(model)) == parameters(model)
+    assert sum(row.trainable for row in summarize(model)) == parameters(model)
 
 
 @pytest.mark.parametrize("training", [True, False])
 def test_summary_leaves_the_model_as_it_was(training):
     model = create_model("vit-64", seed=0, stem="conv(channels=(4,))", image_size=8).train(training)
     before = {key: value.clone() for key, value in model.state_dict().items()}
-    summarise(model)
+    summarize(model)
     assert model.training is training
     assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
     assert not any(module._forward_hooks for module in model.modules())
 
 
 def test_summary_follows_the_precision_of_the_model():
-    assert summarise(create_model("vit-64", seed=0).double())[-1].shape == (10,)
+    assert summarize(create_model("vit-64", seed=0).double())[-1].shape == (10,)

@@ -41,8 +41,8 @@ def test_score_depends_on_the_offset_only(dtype, tolerance, quarters, rows, colu
 
 def test_rows_and_columns_rotate_separately_and_every_offset_has_a_distinct_score():
     scores = scores_by_position(16, (5, 4), torch.float64)
-    centre = scores[2, 2].flatten()
-    assert (centre[:, None] - centre).abs().add(torch.eye(20)).min() > 1e-3
+    center = scores[2, 2].flatten()
+    assert (center[:, None] - center).abs().add(torch.eye(20)).min() > 1e-3
     # Exchanging the halves of the head width exchanges rows and columns.
     swap = torch.arange(16).roll(8)
     q, k = randn(1, 1, 1, 16).expand(1, 1, 20, 16), randn(1, 1, 1, 16, seed=1).expand(1, 1, 20, 16)

@@ -87,14 +87,14 @@ def test_source_includes_imported_modules_of_its_folder(tmp_path: Path):
     assert source is not None
     assert source.content == file.read_bytes()
     names = ["flat_of_mine.py", "package_of_mine/__init__.py", "package_of_mine/deep.py"]
-    assert dict(source.neighbours) == {name: (tmp_path / name).read_bytes() for name in names}
+    assert dict(source.neighbors) == {name: (tmp_path / name).read_bytes() for name in names}
 
 
 def test_source_is_imported_without_its_file(tmp_path: Path):
     """In a process without the file and its folder: its components are registered, and nothing is left on disk."""
-    neighbours = [(name, (OWN / name).read_bytes()) for name in ["rising_width.py"]]
+    neighbors = [(name, (OWN / name).read_bytes()) for name in ["rising_width.py"]]
     (tmp_path / "source").write_bytes(
-        pickle.dumps(Source("absent/mine.py", (OWN / "rising_study.py").read_bytes(), tuple(neighbours)))
+        pickle.dumps(Source("absent/mine.py", (OWN / "rising_study.py").read_bytes(), tuple(neighbors)))
     )
     (tmp_path / "temporary").mkdir()
     code = (

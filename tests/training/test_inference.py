@@ -113,7 +113,7 @@ def test_features_are_the_tokens_that_the_head_reads(shades):
         torch.zeros(2, 3, 9, 8, dtype=torch.uint8),
         torch.zeros(3, 8, 8, dtype=torch.uint8),
     ],
-    ids=["float", "grey", "size", "no batch"],
+    ids=["float", "gray", "size", "no batch"],
 )
 def test_images_of_wrong_type_or_shape_are_rejected(shades, images):
     with pytest.raises(FavoritError, match=r"images must be uint8 of shape"):

@@ -1,4 +1,4 @@
-"""Every registered optimiser: weight decay, parameter groups, and convergence on a quadratic."""
+"""Every registered optimizer: weight decay, parameter groups, and convergence on a quadratic."""
 
 from __future__ import annotations
 

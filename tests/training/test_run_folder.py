@@ -357,7 +357,7 @@ def complete_checkpoints(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("size", [0, 5000, 12000])
 def test_write_error_is_an_oserror_and_the_run_resumes(folder, complete, size):
-    """5000 bytes are enough for config.json but not for weights, 12000 for weights but not for the optimiser."""
+    """5000 bytes are enough for config.json but not for weights, 12000 for weights but not for the optimizer."""
     assert (folder / "checkpoint-8" / "model.safetensors").stat().st_size in range(5001, 12000)
     assert (folder / "checkpoint-8" / "state.pt").stat().st_size > 12000
     with no_file_longer_than(size), pytest.raises(OSError, match="File too large"):

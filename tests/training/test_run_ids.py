@@ -32,7 +32,7 @@ IDENTIFIERS: dict[str, tuple[dict[str, Any], str]] = {
         "798a2a8d55e05bd8",
     ),
     "muon": (dict(train=dict(optimizer="muon", schedule="one_cycle", warmup=1.5, clip=1.0)), "dc275505d559db2b"),
-    "regularised": (dict(train=dict(label_smoothing=0.1, ema=0.99, class_weights=True)), "edb12ff43a303317"),
+    "regularized": (dict(train=dict(label_smoothing=0.1, ema=0.99, class_weights=True)), "edb12ff43a303317"),
     "stopping": (dict(train=dict(monitor="loss", patience=3, select="last")), "e4fefbffb07d215b"),
     "kernels": (
         dict(model=dict(layout="elu(m=32, alpha=0.25, scale=sqrt)|exp(clamp=5.0)|learned(m=16, act=gelu)|mixture")),

@@ -28,7 +28,7 @@ class DepthwiseConv(nn.Module):
     def __init__(self, heads: int, head_dim: int, size: PositiveInt = 3) -> None:
         super().__init__()
         if size % 2 == 0:
-            raise FavoritError(f"dwconv: size={size} is not valid: a filter centred on its token has an odd size")
+            raise FavoritError(f"dwconv: size={size} is not valid: a filter centered on its token has an odd size")
         self.filter = nn.Conv2d(heads * head_dim, heads * head_dim, size, padding=size // 2, groups=heads * head_dim)
 
     def forward(self, v: Tensor, grid: Grid, prefix: int) -> Tensor:

@@ -30,7 +30,7 @@ from favorit.spec import PositiveInt, Registry, Spec, parse
 Estimate = Callable[[Tensor, Tensor], Tensor]
 """q, k (B,H,N,D) -> weights (B,H,N,N), each row up to a factor."""
 
-# QK-norm is initialised to unit weights, so that the entries of q and k have a mean square of 1.
+# QK-norm is initialized to unit weights, so that the entries of q and k have a mean square of 1.
 QK_NORM_STD = 1.0
 UNIFORM = "uniform"
 # A kernel beats uniform averaging if its error is below this share of uniform's; a smaller gain is not noticeable.

@@ -80,36 +80,36 @@ def draw(content: Sequence[Panel], title: str) -> Figure:
     figure = Figure(figsize=(1.2 + 4.6 * len(content), 5.2), layout="constrained")
     figure.suptitle(title, fontsize=13, fontweight="bold", x=0.01, ha="left")
     families = {curve.family: curve for panel in content for curve in panel.curves}
-    colours = {family: f"C{number}" for number, family in enumerate(families)}
+    colors = {family: f"C{number}" for number, family in enumerate(families)}
     for number, (panel, axes) in enumerate(
         zip(content, figure.subplots(1, len(content), squeeze=False)[0], strict=True)
     ):
-        _draw_panel(axes, panel, colours)
+        _draw_panel(axes, panel, colors)
         if number == 0:
             axes.set_ylabel("error of the attention output\n|w v - softmax v| / |softmax v|")
     lines = [
-        Line2D([], [], color=colours[family], marker="o" if curve.m else "", markersize=4, label=family)
+        Line2D([], [], color=colors[family], marker="o" if curve.m else "", markersize=4, label=family)
         for family, curve in families.items()
     ]
     lines.append(Line2D([], [], color="black", linestyle="--", label="uniform averaging"))
     if any(not curve.orthogonal for panel in content for curve in panel.curves):
-        lines.append(Line2D([], [], color="grey", label="orthogonal rows"))
-        lines.append(Line2D([], [], color="grey", linestyle=":", label="independent rows"))
+        lines.append(Line2D([], [], color="gray", label="orthogonal rows"))
+        lines.append(Line2D([], [], color="gray", linestyle=":", label="independent rows"))
     figure.legend(handles=lines, loc="outside right center", frameon=False, fontsize=9)
     return figure
 
 
-def _draw_panel(axes: Axes, panel: Panel, colours: dict[str, str]) -> None:
+def _draw_panel(axes: Axes, panel: Panel, colors: dict[str, str]) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     for curve in panel.curves:
-        colour = colours[curve.family]
+        color = colors[curve.family]
         if curve.m:
             style = "-" if curve.orthogonal else ":"
-            axes.plot(curve.m, curve.error, color=colour, linestyle=style, marker="o", markersize=3.5, linewidth=1.6)
-            axes.fill_between(curve.m, curve.low, curve.high, color=colour, alpha=0.12, linewidth=0)
+            axes.plot(curve.m, curve.error, color=color, linestyle=style, marker="o", markersize=3.5, linewidth=1.6)
+            axes.fill_between(curve.m, curve.low, curve.high, color=color, alpha=0.12, linewidth=0)
         else:
-            axes.axhline(curve.error[0], color=colour, linewidth=1.2)
+            axes.axhline(curve.error[0], color=color, linewidth=1.2)
     axes.axhline(panel.uniform, color="black", linestyle="--", linewidth=1.4)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")

@@ -150,7 +150,7 @@ def crossing(tokens: Sequence[int], ratio: Sequence[float]) -> tuple[float | Non
 def isotonic(values: Sequence[float]) -> list[float]:
     """The non-decreasing sequence with the least squared distance (pool adjacent violators).
 
-    More tokens never favour softmax, so a decrease is noise. With the fit, one slow repetition moves N* only a little.
+    More tokens never favor softmax, so a decrease is noise. With the fit, one slow repetition moves N* only a little.
     """
     groups: list[tuple[float, int]] = []
     for value in values:

@@ -74,7 +74,7 @@ def all_layouts(models: dict[str, ModelConfig]) -> dict[str, ModelConfig]:
 def training_step(
     model: Callable[[Tensor], Tensor], optimizer: torch.optim.Optimizer, images: Tensor, labels: Tensor
 ) -> None:
-    """Cross-entropy, backward, and one step of the optimiser."""
+    """Cross-entropy, backward, and one step of the optimizer."""
     optimizer.zero_grad()
     F.cross_entropy(model(images), labels).backward()
     optimizer.step()
@@ -96,7 +96,7 @@ def _check_batch_fits(step: Callable[[Tensor, Tensor], None], config: ModelConfi
     def peak(images: int) -> int:
         return peak_bytes(lambda: step(*_random_batch(config, images)))
 
-    step(*_random_batch(config, 1))  # the first step allocates the optimiser state
+    step(*_random_batch(config, 1))  # the first step allocates the optimizer state
     one, two = peak(1), peak(2)
     check_fits("images", batch, lambda images: one + (images - 1) * (two - one))
 

@@ -99,7 +99,7 @@ def show(
     seed: Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, help="Seed for the choice of samples.")] = 0,
     data_dir: DataDir = None,
 ) -> None:
-    """Draw an overview of a data set: samples by class, augmentation steps, normalised image (black is -2, white 2),
+    """Draw an overview of a data set: samples by class, augmentation steps, normalized image (black is -2, white 2),
     channels, histograms, patches.
 
     Example: [bold]favorit data show cifar10 --out cifar10.png --augment "crop(4)|flip|rotate(5)"[/bold]

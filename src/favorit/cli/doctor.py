@@ -32,7 +32,7 @@ def doctor(
     figure: Annotated[Path | None, typer.Option(help="Also draw maps of layers and heads.", metavar="FILE.png")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="End with one line of JSON.")] = False,
 ) -> None:
-    """Analyse the attention of a trained model by layer and head.
+    """Analyze the attention of a trained model by layer and head.
 
     Reports norms of q and k, entropy, effective rank, and the error of linear kernels and of uniform averaging relative
     to softmax, with advice for each layer.
@@ -40,7 +40,7 @@ def doctor(
     Examples: [bold]favorit doctor runs/0123456789abcdef[/bold],
     [bold]favorit doctor runs/0123456789abcdef --m 32,64,128 --out heads.csv --figure heads.png[/bold]
     """
-    from favorit.bench.doctor.advice import advise, summarise
+    from favorit.bench.doctor.advice import advise, summarize
     from favorit.bench.doctor.diagnosis import diagnose
     from favorit.bench.doctor.figure import draw, grids
     from favorit.cli.approximation import parse_counts
@@ -64,7 +64,7 @@ def doctor(
     for each in map(advise, whole):
         console.print(f"layer {each.layer}: {each.verdict} ({each.reason})", markup=False, soft_wrap=True)
     console.print()
-    for line in summarise(findings):
+    for line in summarize(findings):
         console.print(line, markup=False, soft_wrap=True)
     if out is not None:
         write_csv([finding.row() for finding in findings], out)
@@ -75,7 +75,7 @@ def doctor(
             "run": str(run),
             "findings": [asdict(finding) for finding in findings],
             "advice": [asdict(advise(layer)) for layer in whole],
-            "summary": summarise(findings),
+            "summary": summarize(findings),
         }
         typer.echo(json.dumps(report))
 

@@ -28,13 +28,13 @@ def show(
     from favorit.model.outline import check_memory
     from favorit.model.presets import current_name
     from favorit.model.presets import preset as find_preset
-    from favorit.model.summary import summarise
+    from favorit.model.summary import summarize
 
     preset = current_name(preset)
     config = find_preset(preset).replace(**parse_settings(settings or [], ("model",))["model"])
     check_memory(config)
     model = create_model(config, seed=0)
-    rows = summarise(model)
+    rows = summarize(model)
     total = {name: sum(getattr(row, name) for row in rows) for name in ("parameters", "trainable", "flops")}
     if as_json:
         typer.echo(

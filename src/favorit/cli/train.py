@@ -24,7 +24,7 @@ def train(
     epochs: Annotated[int | None, typer.Option(help="Short for --set train.epochs=N.")] = None,
     seed: Annotated[
         int | None,
-        typer.Option(help="Seed of initialisation, order, augmentation, dropout and random features."),
+        typer.Option(help="Seed of initialization, order, augmentation, dropout and random features."),
     ] = None,
     folds: Annotated[
         int | None,

@@ -1,9 +1,9 @@
 """Augmentation of uint8 batches, `crop(4)|flip|rotate(5)|cutout(8)|mixup(0.2)`, without a Python loop over images.
 
 Crop, flip, rotate and cutout compute no new pixel values: each output pixel is a source pixel, black, or the mean
-colour. They therefore transform a map of source indices, and the pixels are gathered once at the end:
+color. They therefore transform a map of source indices, and the pixels are gathered once at the end:
 
-    map (B,H,W) int64     0 .. HW-1 a source pixel | HW black | HW+1 the mean colour
+    map (B,H,W) int64     0 .. HW-1 a source pixel | HW black | HW+1 the mean color
     out[b,c,i] = [pixels, 0, mean][b, c, map[b,i]]
 
 Random numbers belong to the sample: each epoch draws a table with a row for every sample of the data set, and a batch
@@ -60,7 +60,7 @@ class Spatial(Stage):
 
     @abstractmethod
     def apply(self, map: Tensor, rows: Tensor, black: int) -> Tensor:
-        """The map after this step; `black` is H*W, and `black + 1` stands for the mean colour."""
+        """The map after this step; `black` is H*W, and `black + 1` stands for the mean color."""
 
 
 class Mixing(Stage):
@@ -127,7 +127,7 @@ class Flip(Spatial):
 
 @augmentation("rotate")
 class Rotate(Spatial):
-    """Rotation about the centre by an angle uniform in +-`degrees`, nearest pixel; outside is black.
+    """Rotation about the center by an angle uniform in +-`degrees`, nearest pixel; outside is black.
 
     Source: common practice; `rotate(5)` in Bennouna et al. (report 3 of five).
     """
@@ -137,7 +137,7 @@ class Rotate(Spatial):
 
     def draw(self, samples: int, generator: torch.Generator) -> Tensor:
         angle = (2 * torch.rand(samples, generator=generator) - 1) * math.radians(self.degrees)
-        # Computed here, not in `apply`: a vectorised cosine may differ in the last bit with its index in the tensor.
+        # Computed here, not in `apply`: a vectorized cosine may differ in the last bit with its index in the tensor.
         return torch.stack([angle.cos(), angle.sin()], 1)
 
     def apply(self, map: Tensor, rows: Tensor, black: int) -> Tensor:
@@ -153,7 +153,7 @@ class Rotate(Spatial):
 
 @augmentation("cutout")
 class Cutout(Spatial):
-    """A square of `size` pixels in the mean colour, centred anywhere, clipped at the edges.
+    """A square of `size` pixels in the mean color, centered anywhere, clipped at the edges.
 
     Source: DeVries and Taylor 2017, Improved Regularization of CNNs with Cutout, arXiv 1708.04552.
     """

@@ -138,7 +138,7 @@ def _with_card(name: str, train: Images, test: Images, version: str = "") -> Dat
 
 @DATASETS.register("digits")
 def digits() -> DataSet:
-    """1,797 handwritten digits, 8x8 grey, included in scikit-learn: no download."""
+    """1,797 handwritten digits, 8x8 gray, included in scikit-learn: no download."""
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
@@ -158,13 +158,13 @@ def _idx_set(name: str, data_dir: DataDir) -> DataSet:
 
 @DATASETS.register("mnist")
 def mnist(data_dir: DataDir = None) -> DataSet:
-    """Handwritten digits, 28x28 grey."""
+    """Handwritten digits, 28x28 gray."""
     return _idx_set("mnist", data_dir)
 
 
 @DATASETS.register("fashion_mnist")
 def fashion_mnist(data_dir: DataDir = None) -> DataSet:
-    """Articles of clothing, 28x28 grey."""
+    """Articles of clothing, 28x28 gray."""
     return _idx_set("fashion_mnist", data_dir)
 
 

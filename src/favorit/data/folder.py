@@ -174,30 +174,30 @@ def _read(folder: Path, classes: tuple[str, ...], size: int) -> Images:
     unknown = set(_class_names(folder)) - set(classes)
     if unknown:
         raise FavoritError(f"{folder}: the classes {', '.join(sorted(unknown))} have no training images")
-    labelled = [
+    labeled = [
         (file, label)
         for label, name in enumerate(classes)
         if (folder / name).is_dir()
         for file in _files(folder / name)
     ]
-    if not labelled:
+    if not labeled:
         raise FavoritError(f"{folder}: no images in its class folders")
-    pixels = torch.empty((len(labelled), 3, size, size), dtype=torch.uint8)
+    pixels = torch.empty((len(labeled), 3, size, size), dtype=torch.uint8)
 
     def load(index: int) -> str | None:
         """The name of an image that cannot be read."""
         try:
-            pixels[index] = read_image(labelled[index][0], (size, size))
+            pixels[index] = read_image(labeled[index][0], (size, size))
         except FavoritError:
-            return str(labelled[index][0].relative_to(folder))
+            return str(labeled[index][0].relative_to(folder))
         return None
 
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        bad = [name for name in pool.map(load, range(len(labelled))) if name is not None]
+        bad = [name for name in pool.map(load, range(len(labeled))) if name is not None]
     if bad:
         more = f" and {len(bad) - MAX_NAMED} more" if len(bad) > MAX_NAMED else ""
         named = f"{', '.join(bad[:MAX_NAMED])}{more}"
         raise FavoritError(
-            f"{folder}: {len(bad)} of {len(labelled)} images cannot be read: {named}: repair or remove them"
+            f"{folder}: {len(bad)} of {len(labeled)} images cannot be read: {named}: repair or remove them"
         )
-    return Images(pixels, torch.tensor([label for _, label in labelled]))
+    return Images(pixels, torch.tensor([label for _, label in labeled]))

@@ -22,7 +22,7 @@ from favorit.errors import FavoritError
 
 @dataclass(frozen=True)
 class Batch:
-    """`images` float32 (B, C, H, W), normalised; `targets` int64 (B,), or float32 (B, classes) if labels are mixed.
+    """`images` float32 (B, C, H, W), normalized; `targets` int64 (B,), or float32 (B, classes) if labels are mixed.
 
     `indices` are the indices of the samples in the data set; `total` counts the samples of all ranks. Divide a loss
     summed over the batch by total / world: averaged over ranks, its gradient is that of one process, even if the ranks
@@ -102,7 +102,7 @@ class Loader:
         targets = self.images.labels[taken]
         if self.augment:
             rows = [table.index_select(0, taken) for table in tables]
-            pixels = self.augment.spatial(pixels, targets, rows, self.preprocess.mean_colour)
+            pixels = self.augment.spatial(pixels, targets, rows, self.preprocess.mean_color)
         images = self.preprocess(pixels)
         if self.augment and mixes:
             images, weight = self.augment.mix(images, targets[:-1], [row[:-1] for row in rows])

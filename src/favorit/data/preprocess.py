@@ -18,7 +18,7 @@ from favorit.spec import PositiveFloat, PositiveInt, Registry, parse_pattern
 
 @dataclass(frozen=True)
 class Preprocess:
-    """uint8 (B, C, H, W) -> normalised float32. `mean` and `std` are per channel; `size` is (height, width)."""
+    """uint8 (B, C, H, W) -> normalized float32. `mean` and `std` are per channel; `size` is (height, width)."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -30,12 +30,12 @@ class Preprocess:
         values = images.float().mul_(scale).add_(shift)
         if self.size is None or tuple(images.shape[2:]) == self.size:
             return values
-        # Resizing and normalisation are both linear, so their order is free. Normalising the smaller image costs less.
+        # Resizing and normalization are both linear, so their order is free. Normalizing the smaller image costs less.
         shrinks = self.size[0] < images.shape[2] or self.size[1] < images.shape[3]
         return F.interpolate(values, self.size, mode="bilinear", antialias=shrinks, align_corners=False)
 
     @property
-    def mean_colour(self) -> Tensor:
+    def mean_color(self) -> Tensor:
         """The mean as uint8 (C,)."""
         return (torch.tensor(self.mean) * 255).round().clamp(0, 255).to(torch.uint8)
 
@@ -67,7 +67,7 @@ def resize(height: PositiveInt, width: PositiveInt | None = None) -> _Change:
 
 @PREPROCESSES.register("normalise")
 def normalise(mean: float | tuple[float, ...], std: PositiveFloat | tuple[PositiveFloat, ...]) -> _Change:
-    """x <- (x / 255 - mean) / std: normalisation with these values instead of the data set's own.
+    """x <- (x / 255 - mean) / std: normalization with these values instead of the data set's own.
 
     One value applies to all channels.
 
@@ -77,7 +77,7 @@ def normalise(mean: float | tuple[float, ...], std: PositiveFloat | tuple[Positi
 
 
 def build_preprocess(text: str | None, mean: Sequence[float], std: Sequence[float]) -> Preprocess:
-    """The preprocessing for a text, starting from normalisation with the data set's own `mean` and `std`.
+    """The preprocessing for a text, starting from normalization with the data set's own `mean` and `std`.
 
     The length of `mean` is the number of channels.
     """

@@ -1,5 +1,5 @@
 """The content of a data set's overview picture: samples by class, augmentation steps on one image, that image
-normalised and channel by channel, channel histograms, patches. `show_figure` draws it.
+normalized and channel by channel, channel histograms, patches. `show_figure` draws it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Picture:
 
     samples         (class, images uint8 (n, C, H, W))
     steps           (augmentation step, image uint8 (C, H, W)), the original first
-    normalised      float (C, H, W), the original after (x - mean) / std
+    normalized      float (C, H, W), the original after (x - mean) / std
     histograms      (C, 256), each row sums to 1
     patches         uint8 (rows, columns, C, p, p)
     """
@@ -36,7 +36,7 @@ class Picture:
     caption: str
     samples: tuple[tuple[str, Tensor], ...]
     steps: tuple[tuple[str, Tensor], ...]
-    normalised: Tensor
+    normalized: Tensor
     histograms: Tensor
     patches: Tensor
 
@@ -64,7 +64,7 @@ def picture(dataset: DataSet, augment: str | None = None, patch: int | None = No
         caption=f"{dataset.citation}. Licence: {dataset.licence}. sha256 {dataset.digest[:16]}",
         samples=samples,
         steps=_steps(dataset, stages, chosen, int(order[min(1, len(order) - 1)]), seed),
-        normalised=Preprocess(dataset.mean, dataset.std)(original[None])[0],
+        normalized=Preprocess(dataset.mean, dataset.std)(original[None])[0],
         histograms=histograms,
         patches=original.unfold(1, patch, patch).unfold(2, patch, patch).permute(1, 2, 0, 3, 4).contiguous(),
     )
@@ -91,14 +91,14 @@ def _steps(
     Of twenty epochs, it takes the one in which the least visible step changes the image most.
     """
     pair = Images(dataset.train.images[[sample, partner]], dataset.train.labels[[sample, partner]])
-    grey = Preprocess(dataset.mean, dataset.std).mean_colour
+    gray = Preprocess(dataset.mean, dataset.std).mean_color
     best, best_change = [pair.images[0]], -1.0
     for epoch in range(20):
         results = [pair.images[0]]
         for count in range(1, len(stages) + 1):
             augment = Augment([stage for _, stage in stages[:count]])
             rows = augment.draw(seed, epoch, len(pair))
-            out = augment.spatial(pair.images, pair.labels, rows, grey)
+            out = augment.spatial(pair.images, pair.labels, rows, gray)
             if augment.mixes:
                 out = augment.mix(out.float(), pair.labels[:1], [row[:1] for row in rows])[0].round().to(torch.uint8)
             results.append(out[0])

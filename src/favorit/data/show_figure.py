@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 TILE_SIDE = 32
 GAP = 0.08
 PAPER = (226, 232, 240)
-COLOURS = {1: ("#444444",), 3: ("#c8443c", "#3f8f4f", "#3b6fb5")}
-SHOWN_RANGE = (-2.0, 2.0)  # normalised values drawn as black and white
+COLORS = {1: ("#444444",), 3: ("#c8443c", "#3f8f4f", "#3b6fb5")}
+SHOWN_RANGE = (-2.0, 2.0)  # normalized values drawn as black and white
 
 
 def draw(content: Picture) -> Figure:
@@ -82,14 +82,14 @@ def _draw_samples(axes: Axes, content: Picture) -> None:
 
 
 def _views(content: Picture) -> list[tuple[str, Tensor]]:
-    """(name, image uint8) of the normalised original and, if there are several channels, of each channel."""
+    """(name, image uint8) of the normalized original and, if there are several channels, of each channel."""
     _, original = content.steps[0]
     low, high = SHOWN_RANGE
-    shown = ((content.normalised - low) * (255 / (high - low))).round().clamp(0, 255).to(torch.uint8)
+    shown = ((content.normalized - low) * (255 / (high - low))).round().clamp(0, 255).to(torch.uint8)
     names = _channel_names(content)
-    # Channels of an RGB image are drawn in their colour, others in grey.
+    # Channels of an RGB image are drawn in their color, others in gray.
     alone = torch.diag_embed(original.permute(1, 2, 0)).permute(2, 3, 0, 1) if len(names) == 3 else original[:, None]
-    return [("normalised", shown), *(zip(names, alone, strict=True) if len(names) > 1 else ())]
+    return [("normalized", shown), *(zip(names, alone, strict=True) if len(names) > 1 else ())]
 
 
 def _channel_names(content: Picture) -> tuple[str, ...]:
@@ -103,9 +103,9 @@ def _draw_histograms(axes: Axes, content: Picture) -> None:
     names = _channel_names(content)
     channels = len(names)
     for number, values in enumerate(content.histograms):
-        colour = COLOURS.get(channels, (f"C{number}",) * channels)[number]
-        axes.stairs(values.numpy(), range(257), color=colour, label=names[number], linewidth=1.2)
-        axes.stairs(values.numpy(), range(257), color=colour, fill=True, alpha=0.12)
+        color = COLORS.get(channels, (f"C{number}",) * channels)[number]
+        axes.stairs(values.numpy(), range(257), color=color, label=names[number], linewidth=1.2)
+        axes.stairs(values.numpy(), range(257), color=color, fill=True, alpha=0.12)
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_minor_locator(NullLocator())
@@ -134,7 +134,7 @@ def _mosaic(tiles: Tensor) -> Tensor:
 
 
 def _rgb(images: Tensor, axis: int) -> Tensor:
-    """RGB images unchanged; otherwise the first channel in grey."""
+    """RGB images unchanged; otherwise the first channel in gray."""
     return images if images.shape[axis] == 3 else images.narrow(axis, 0, 1).repeat_interleave(3, axis)
 
 

@@ -16,18 +16,18 @@ from favorit.model.activation import Activation, activation
 
 
 class Wiring(NamedTuple):
-    """Where a residual block normalises. `adds_normalised`: the skip connection carries the normalised input."""
+    """Where a residual block normalizes. `adds_normalized`: the skip connection carries the normalized input."""
 
     before: bool
     after: bool
-    adds_normalised: bool = False
+    adds_normalized: bool = False
 
 
 WIRINGS = {
     "pre": Wiring(before=True, after=False),
     "post": Wiring(before=False, after=True),
     "double": Wiring(before=True, after=True),
-    "double_inner": Wiring(before=True, after=True, adds_normalised=True),
+    "double_inner": Wiring(before=True, after=True, adds_normalized=True),
 }
 
 
@@ -46,7 +46,7 @@ class DropPath(nn.Module):
 
 
 class Residual(nn.Module):
-    """x -> after(base + drop(branch(y))), y = before(x), base = x, or y if the wiring adds the normalised input.
+    """x -> after(base + drop(branch(y))), y = before(x), base = x, or y if the wiring adds the normalized input.
 
     If the branch returns only the first tokens, so does this block.
     """
@@ -58,11 +58,11 @@ class Residual(nn.Module):
         self.branch = branch
         self.drop = nn.Sequential(nn.Dropout(dropout), DropPath(drop_path))
         self.after = nn.LayerNorm(dim) if wiring.after else nn.Identity()
-        self.adds_normalised = wiring.adds_normalised
+        self.adds_normalized = wiring.adds_normalized
 
     def forward(self, x: Tensor, **where: Any) -> Tensor:
         y = self.before(x)
-        base = y if self.adds_normalised else x
+        base = y if self.adds_normalized else x
         added = self.drop(self.branch(y, **where))
         return self.after((base if base.shape == added.shape else base[:, : added.shape[1]]) + added)
 

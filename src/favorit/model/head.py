@@ -1,4 +1,4 @@
-"""Heads: tokens to logits. The final normalisation is part of the head.
+"""Heads: tokens to logits. The final normalization is part of the head.
 
 Shapes: B batch, N tokens, C model width.
 """

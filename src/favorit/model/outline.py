@@ -52,7 +52,7 @@ def check_memory(config: ModelConfig) -> None:
 
 
 class _SkipInit(TorchFunctionMode):
-    """Skips random initialisation. On the meta device torch takes ten times as long for it, and loads its compiler."""
+    """Skips random initialization. On the meta device torch takes ten times as long for it, and loads its compiler."""
 
     def __torch_function__(
         self,

@@ -25,7 +25,7 @@ _SMALL: dict[str, Any] = dict(dim=64, depth=4, heads=4, mlp_dim=128, layout="all
 
 # 2. Clepper et al., "Optimizing Image Classification on CIFAR-10 with Transformer Architectures": kernels behind a
 # convolutional backbone. Blocks have no feed-forward network. The backbone uses the kernel's activation; `exp` has
-# none, so its backbone uses ReLU. The report's "orthogonal initialisation" is read as torch.nn.init.orthogonal_, hence
+# none, so its backbone uses ReLU. The report's "orthogonal initialization" is read as torch.nn.init.orthogonal_, hence
 # rows=orthonormal. ReLU(Wx + b) has a random b and usually 256 features. The mixture takes the sizes of the ReLU run
 # that it builds on; f_theta has a table with its own sizes. The report's ViT is post-norm with a ReLU feed-forward
 # network.
@@ -104,7 +104,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "vit-64": dict(),
     "vit-64-mnist": dict(**MNIST),
     "vit-192-imagenet": dict(image_size=224, classes=1000, stem="patch(8)", dim=192, depth=8, heads=3, mlp_dim=768),
-    # Report 4: the Transformer and the Linformer, then the Performer as summarised (one block) and as trained.
+    # Report 4: the Transformer and the Linformer, then the Performer as summarized (one block) and as trained.
     "linear-transformer": dict(**_LINEAR, image_size=72, stem="patch(6)", depth=8),
     "linear-transformer-mnist": dict(**_LINEAR, **MNIST, stem="patch(7)", depth=6),
     "linformer": dict(**_LINEAR, image_size=72, stem="patch(6)", depth=8, layout="linformer(k=32)"),

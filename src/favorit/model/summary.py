@@ -37,7 +37,7 @@ class Row:
     parts: tuple[Row, ...] = ()
 
 
-def summarise(model: ViT) -> list[Row]:
+def summarize(model: ViT) -> list[Row]:
     """The layers of a model in the order of the forward pass; parameters add up to the model's.
 
     The FLOPs of a mixer are those of its attention layer minus those of the projections called. In the last block, if

@@ -88,7 +88,7 @@ class ViT(nn.Module):
                 "so all mixers are equivalent",
                 stacklevel=3,
             )
-        initialise(self)
+        initialize(self)
 
     def forward(self, images: Tensor) -> Tensor:
         return self.head(self.features(images, self.head.reads))
@@ -151,8 +151,8 @@ class ViT(nn.Module):
         }
 
 
-def initialise(model: nn.Module) -> None:
-    """Initialises all weights of a model.
+def initialize(model: nn.Module) -> None:
+    """Initializes all weights of a model.
 
     | parameters                               | initial values                                    |
     |------------------------------------------|---------------------------------------------------|

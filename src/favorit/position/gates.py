@@ -1,6 +1,6 @@
 """Gates: queries and keys multiplied by a positive factor for each grid position, in O(N) for any mixer.
 
-    x <- x * exp(scale[position])        scale is initialised to 0, so a gate starts as the identity
+    x <- x * exp(scale[position])        scale is initialized to 0, so a gate starts as the identity
 
 Shapes: B batch, H heads, N tokens, D head width, R Fourier features.
 """
@@ -74,7 +74,7 @@ def _at(table: Tensor, length: int) -> Tensor:
 class StringGate(Gate):
     """x <- x exp(scale), scale = P cos(2 pi F position + phase): R learned frequencies F and phases; O(N R D).
 
-    P is learned and initialised to 0. Positions run from 0 to 1 along each axis, so that the gate is the same function
+    P is learned and initialized to 0. Positions run from 0 to 1 along each axis, so that the gate is the same function
     at another resolution.
 
     Source: Guoji (report 5 of five); the report leaves the details open, and these are our reading. Named after Schenck

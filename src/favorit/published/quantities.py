@@ -95,7 +95,7 @@ def smoothed_validation_loss(result: Result, epochs: Epochs) -> float | None:
 
 
 def step_milliseconds(result: Result, epochs: Epochs) -> float | None:
-    """Training time per optimiser step."""
+    """Training time per optimizer step."""
     seconds, steps = result.get("train_seconds"), result.get("steps")
     return None if seconds is None or not steps else 1e3 * seconds / steps
 

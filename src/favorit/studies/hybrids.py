@@ -101,7 +101,7 @@ STUDY = Study(
         "the rows of relu's projection have norm sqrt(D) here; the package that the report used draws random norms": [
             "*relu*"
         ],
-        "the normaliser in the report's equation 4 omits the keys, a typo: ours is phi(Q) phi(K)^T 1": ["*"],
+        "the normalizer in the report's equation 4 omits the keys, a typo: ours is phi(Q) phi(K)^T 1": ["*"],
     },
     published=(Published("hybrids", published_point), Published("synthetic_imagenet", imagenet_point)),
 )

@@ -1,7 +1,7 @@
 """Clepper et al., "Optimizing Image Classification on CIFAR-10 with Transformer Architectures" (Columbia, Fall 2024).
 
 Kernels after a convolutional backbone on CIFAR-10, in two forms: as published (a single token, so that attention has no
-effect) and with the grid kept as tokens. Each model has the optimiser, learning rate, batch size and schedule of its
+effect) and with the grid kept as tokens. Each model has the optimizer, learning rate, batch size and schedule of its
 own table in the report: StepLR for Adam, cosine for SGD, one-cycle after five warm-up epochs for GELU (both factors
 multiplied). All models: crop and flip, five stratified folds of 40,000 and 10,000 images, at most 100 epochs, early
 stopping after 10 epochs without a better validation loss. Gradients are clipped at 1.0 for GELU and f_theta only.
@@ -164,7 +164,7 @@ def published_point(row: Row) -> dict[str, Any]:
     fields = {"data.name": row["dataset"], "model.preset": PUBLISHED_PRESETS[model], **AS_PUBLISHED}
     if name in ("performer_elu_1", "performer_elu_2", "performer_elu_3"):  # these rounds set their kernel
         del fields["model.performer"]
-    # The tuning rounds of ELU and GELU differ in optimiser and learning rate.
+    # The tuning rounds of ELU and GELU differ in optimizer and learning rate.
     tuned = (
         {"train.optimizer": row["optimizer"], "train.lr": row["lr"]}
         if model in ("performer_elu", "performer_gelu")

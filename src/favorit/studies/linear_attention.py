@@ -2,10 +2,10 @@
 
 Transformer, Linformer and Performers with several kernels on MNIST, CIFAR-10 and CIFAR-100, trained from scratch.
 
-- Transformer and Linformer: Adam without weight decay, batch 32, images normalised by 0.5, 20 epochs on MNIST and 100
+- Transformer and Linformer: Adam without weight decay, batch 32, images normalized by 0.5, 20 epochs on MNIST and 100
   on CIFAR at 72x72. The report states no learning rate: 3e-4, which trains 8 blocks of width 256 without warm-up.
-- Performer: AdamW at 1e-3 with decay 1e-4, 20 epochs, batch 128 (MNIST) or 32. The report's pipeline fits a normaliser
-  to the data (7 non-trainable parameters in its summary), so images are normalised by the mean and deviation of the
+- Performer: AdamW at 1e-3 with decay 1e-4, 20 epochs, batch 128 (MNIST) or 32. The report's pipeline fits a normalizer
+  to the data (7 non-trainable parameters in its summary), so images are normalized by the mean and deviation of the
   data set.
 - The report has a second recipe that contradicts this one (batch 256 on CIFAR-10 and 32 on MNIST, 30 epochs, MNIST
   with 8 heads and 6 layers). The recipe here is the one with published step times.

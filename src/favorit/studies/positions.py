@@ -5,7 +5,7 @@ all 12 models on both data sets. The report has no softmax with relative positio
 
 The report's protocol is sound. It tests the epoch with the best validation accuracy (55,000/5,000 and 45,000/5,000
 images, seed 42) and does not augment test images. The test curve is recorded but not used for selection. The report
-does not state optimiser, schedule, dropout and m: here AdamW at 3e-4 with PyTorch's weight decay of 0.01, cosine,
+does not state optimizer, schedule, dropout and m: here AdamW at 3e-4 with PyTorch's weight decay of 0.01, cosine,
 dropout 0.2 and m = 128. Its curves come from TensorBoard: `favorit study run positions --tensorboard` writes them, raw
 and smoothed. Each result has the total minutes and steps.
 
@@ -65,7 +65,7 @@ STUDY = Study(
         "layout=none mixes no tokens: a class token never sees the image (chance by construction); head=mean reads all "
         "tokens": ["*layout=none*"],
         "the report leaves details of string_gate open; ours are a guess": ["*string*"],
-        "the report does not state optimiser, schedule, dropout and m; ours are AdamW at 3e-4 with decay 0.01, cosine, "
+        "the report does not state optimizer, schedule, dropout and m; ours are AdamW at 3e-4 with decay 0.01, cosine, "
         "0.2 and 128": ["*"],
     },
     published=(Published("positions", published_point),),

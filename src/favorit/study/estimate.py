@@ -1,6 +1,6 @@
 """Estimates how long runs take from a few training steps of each distinct model and batch size.
 
-A step with b images is modelled as a + c b seconds, and a forward pass alone as c / 3 per image.
+A step with b images is modeled as a + c b seconds, and a forward pass alone as c / 3 per image.
 """
 
 from __future__ import annotations

@@ -23,13 +23,13 @@ _imported: dict[str, tuple[bytes, ModuleType]] = {}  # by path: a process can re
 
 @dataclass(frozen=True)
 class Source:
-    """The content of the file at `path`, and of the modules in its folder that it imports (`neighbours`, by relative
+    """The content of the file at `path`, and of the modules in its folder that it imports (`neighbors`, by relative
     path).
     """
 
     path: str
     content: bytes
-    neighbours: tuple[tuple[str, bytes], ...] = ()
+    neighbors: tuple[tuple[str, bytes], ...] = ()
 
     @classmethod
     def read(cls, path: str | Path) -> Source:
@@ -54,7 +54,7 @@ class Source:
         files = [(f"{stem}{end}", file) for stem, file in stems.items() for end in (".py", f"{os.sep}__init__.py")]
         return replace(
             self,
-            neighbours=tuple(
+            neighbors=tuple(
                 (name, Path(file).read_bytes()) for name, file in files if file == os.path.join(folder, name)
             ),
         )
@@ -64,7 +64,7 @@ class Source:
         module.__file__ = path
         sys.modules[module.__name__] = module  # dataclasses look their module up there
         try:
-            with self._neighbours(os.path.dirname(path)) as folder:
+            with self._neighbors(os.path.dirname(path)) as folder:
                 sys.path.insert(0, folder)  # a script can import modules of its own folder
                 try:
                     exec(compile(self.content, path, "exec", dont_inherit=True), module.__dict__)
@@ -76,16 +76,16 @@ class Source:
         return module
 
     @contextmanager
-    def _neighbours(self, folder: str) -> Iterator[str]:
-        """A folder with the neighbours: the file's own folder if they are unchanged there, else a temporary copy."""
+    def _neighbors(self, folder: str) -> Iterator[str]:
+        """A folder with the neighbors: the file's own folder if they are unchanged there, else a temporary copy."""
         if all(
             Path(folder, name).is_file() and Path(folder, name).read_bytes() == content
-            for name, content in self.neighbours
+            for name, content in self.neighbors
         ):
             yield os.path.realpath(folder)
             return
         with TemporaryDirectory(prefix="favorit-") as copies:
-            for name, content in self.neighbours:
+            for name, content in self.neighbors:
                 Path(copies, name).parent.mkdir(parents=True, exist_ok=True)
                 Path(copies, name).write_bytes(content)
             yield copies

@@ -160,7 +160,7 @@ def _tokens(config: RunConfig) -> int:
 
 
 def _canonical_fields(config: RunConfig, section: str) -> dict[str, str]:
-    """The fields of a section as text, with optimiser and schedule in canonical form."""
+    """The fields of a section as text, with optimizer and schedule in canonical form."""
     from favorit.training.optim import OPTIMIZERS, SCHEDULES
 
     found = {

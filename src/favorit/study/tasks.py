@@ -28,7 +28,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Began:
-    """A worker starts or resumes the task after `step` optimiser steps; `where` is the worker's name."""
+    """A worker starts or resumes the task after `step` optimizer steps; `where` is the worker's name."""
 
     task: Task
     step: int

@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Begin:
-    """A run starts in the folder `path`, or resumes there after `step` optimiser steps."""
+    """A run starts in the folder `path`, or resumes there after `step` optimizer steps."""
 
     path: str
     step: int
@@ -16,7 +16,7 @@ class Begin:
 
 @dataclass(frozen=True)
 class Step:
-    """One optimiser step: `step` of `steps` in `epoch`, and the running means of the epoch so far."""
+    """One optimizer step: `step` of `steps` in `epoch`, and the running means of the epoch so far."""
 
     epoch: int
     step: int

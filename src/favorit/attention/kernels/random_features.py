@@ -39,7 +39,7 @@ def orthogonal_rows(m: int, dim: int, generator: torch.Generator, norm: Orthogon
 
 
 def _haar(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Matrices (..., rows, columns) with orthonormal columns, uniform over all such: QR alone favours some directions
+    """Matrices (..., rows, columns) with orthonormal columns, uniform over all such: QR alone favors some directions
     until R's diagonal is positive.
     """
     q, r = torch.linalg.qr(torch.randn(shape, generator=generator, dtype=torch.float64))

@@ -131,7 +131,7 @@ def _hint(layer: Finding) -> str:
     )
 
 
-def summarise(findings: Sequence[Finding]) -> list[str]:
+def summarize(findings: Sequence[Finding]) -> list[str]:
     """The verdicts by ranges of layers, a layout to try, and statistics of the model's own weights."""
     whole, heads = [f for f in findings if f.head is None], [f for f in findings if f.head is not None]
     advice = [advise(layer) for layer in whole]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Grid = tuple[tuple[float, ...], ...]
 
-# The colour scale ends at errors ten times smaller and ten times larger than uniform's.
+# The color scale ends at errors ten times smaller and ten times larger than uniform's.
 MAX_RATIO = 10.0
 
 
@@ -96,7 +96,7 @@ def draw(content: Grids, title: str) -> Figure:
     left.set_ylabel("layer")
     if any(any(row) for row in content.idle):
         figure.supxlabel(
-            f"grey: averaging all values changes the output by less than {MIN_EFFECT:.0%}",
+            f"gray: averaging all values changes the output by less than {MIN_EFFECT:.0%}",
             fontsize=9,
             x=0.01,
             ha="left",
@@ -105,19 +105,19 @@ def draw(content: Grids, title: str) -> Figure:
 
 
 def _map(
-    figure: Figure, axes: Axes, values: Grid, title: str, colours: str, norm: Normalize, grey: Sequence[Sequence[bool]]
+    figure: Figure, axes: Axes, values: Grid, title: str, colors: str, norm: Normalize, gray: Sequence[Sequence[bool]]
 ) -> Colorbar:
-    """Draws cells coloured by value, with the value in each; cells in `grey` are grey."""
+    """Draws cells colored by value, with the value in each; cells in `gray` are gray."""
     import numpy as np
 
-    shown = np.ma.masked_array(values, np.array(grey))
-    image = axes.imshow(shown, cmap=colours, norm=norm, aspect="auto")
+    shown = np.ma.masked_array(values, np.array(gray))
+    image = axes.imshow(shown, cmap=colors, norm=norm, aspect="auto")
     axes.set_facecolor("#d8d8d8")
     for (row, column), value in np.ndenumerate(shown.data):
-        if grey[row][column]:
+        if gray[row][column]:
             continue
         red, green, blue, _ = image.cmap(norm(max(value, norm.vmin or value)))
-        text_colour = "black" if 0.3 * red + 0.59 * green + 0.11 * blue > 0.55 else "white"
+        text_color = "black" if 0.3 * red + 0.59 * green + 0.11 * blue > 0.55 else "white"
         axes.text(
             column,
             row,
@@ -125,7 +125,7 @@ def _map(
             ha="center",
             va="center",
             fontsize=9,
-            color=text_colour,
+            color=text_color,
         )
     axes.set_xticks(range(shown.shape[1]), [str(head) for head in range(1, shown.shape[1] + 1)])
     axes.set_xlabel("head")

@@ -2,7 +2,7 @@
 
     logit_bound         |q_i| |k_j| / sqrt(D) >= |logit|: mean over pairs, and the 95 % quantile of an image
     entropy             of the softmax weights, relative to uniform ones
-    rank                effective rank of the weights: exp of the entropy of their normalised singular values
+    rank                effective rank of the weights: exp of the entropy of their normalized singular values
     error               |w v - s v|_F / |s v|_F, s the softmax weights of the same q and k
     effective_features  exp of the entropy of |phi(q_i)_m z_m| over m, z = sum_j phi(k_j), for linear mixers
 

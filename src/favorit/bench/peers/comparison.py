@@ -191,7 +191,7 @@ def attention_call(inputs: Callable[[Sizes], tuple[Tensor, ...]]) -> MakeCall:
 
 
 def step_call(inputs: Callable[[Sizes], tuple[Tensor, ...]], optimizer: Callable[[nn.Module], Optimizer]) -> MakeCall:
-    """Makes calls of a training step (loss, backward, optimiser) on one batch of images."""
+    """Makes calls of a training step (loss, backward, optimizer) on one batch of images."""
 
     def make(module: nn.Module, sizes: Sizes, mode: Mode) -> Call:
         (images,), labels = inputs(sizes), torch.randint(CLASSES, (sizes.batch,))
@@ -201,11 +201,11 @@ def step_call(inputs: Callable[[Sizes], tuple[Tensor, ...]], optimizer: Callable
 
 
 def our_adamw(module: nn.Module) -> Optimizer:
-    """The optimiser of `favorit train`."""
+    """The optimizer of `favorit train`."""
     (optimizer,) = adamw(module, lr=LR, weight_decay=WEIGHT_DECAY)
     return optimizer
 
 
 def default_adamw(module: nn.Module) -> Optimizer:
-    """torch's AdamW in its default implementation: the peers bring no optimiser."""
+    """torch's AdamW in its default implementation: the peers bring no optimizer."""
     return torch.optim.AdamW(module.parameters(), lr=LR, weight_decay=WEIGHT_DECAY)

@@ -1,14 +1,14 @@
 """The hybrid of Bennouna, Yang, Shao and Souaid (2025), re-created from their report and public code.
 
 The model has dim 64, depth 4, 4 heads, mlp ratio 2, patch 4, a class token, learned positions and no dropout. Softmax
-is in the naive form, Performer layers are performer-pytorch's. The optimiser is torch's default AdamW. A DataLoader in
+is in the naive form, Performer layers are performer-pytorch's. The optimizer is torch's default AdamW. A DataLoader in
 the training process reads images one by one with PIL: flip, rotation by up to 5 degrees (nearest pixel),
-conversion to a tensor, normalisation.
+conversion to a tensor, normalization.
 
 It is neither their code nor their hardware or measured values. They use torchvision; here its operations are repeated
 in the same order on the same types of objects, so that it need not be installed.
 
-Ours is the loop, loader and optimiser of `favorit train` with the same configuration. Its last block skips the tokens
+Ours is the loop, loader and optimizer of `favorit train` with the same configuration. Its last block skips the tokens
 that the head does not read.
 """
 
