@@ -218,6 +218,15 @@ def test_list_shows_the_status_and_trains_nothing(tmp_path: Path, study: Path):
     assert not list((tmp_path / "runs").glob("*/config.json"))
 
 
+def test_list_counts_runs_without_their_data_set_apart(tmp_path: Path, study: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("FAVORIT_DATA", str(tmp_path / "empty"))
+    queue_file(tmp_path, {"study": str(study), "scale": "small"}, {"study": "positions", "only": ["data=mnist*"]})
+    code, output, errors = finish(start(*command(tmp_path, "--list")))
+    assert code == 1
+    assert "mnist is not in" in errors
+    assert "2 entries, 18 runs: 0 done, 0 failed, 3 to do, 15 without their data set" in output
+
+
 def test_list_writes_nothing(tmp_path: Path, study: Path):
     queue_file(tmp_path, {"study": str(study), "scale": "small"})
     plan_queue(tmp_path / "queue.yaml", tmp_path / "runs", pack=tmp_path / "packed", read_only=True)

@@ -132,8 +132,8 @@ def queue_progress(queue: Queue, workers: int) -> Iterator[Callable[[PlannedEntr
     from favorit.study.tasks import Broke, Ended
 
     def count() -> tuple[int, int]:
-        total = len(queue.ids())
-        return total - len(queue.missing()), total
+        counts = queue.counts()
+        return counts.done + counts.failed, sum(counts)
 
     with Display(open_console()) as display:
         draw = _task_bars(display, "queue", count)

@@ -66,16 +66,16 @@ def queue(
 
 
 def _counts(queue: Queue, workers: int) -> str:
-    """How many runs are done, failed and missing, and the time that the missing ones will take."""
+    """How many runs are done, failed, missing and without data, and the time that the missing ones will take."""
     from favorit.cli.study_tables import time_left
 
-    total = len(queue.ids())
-    missing = len(queue.missing())
-    failed = len(queue.failures())
+    counts = queue.counts()
     left = queue.seconds_left(workers)
     estimate = f", {time_left(left, workers)}" if left else ""
     entries = "1 entry" if len(queue.entries) == 1 else f"{len(queue.entries)} entries"
-    return f"{entries}, {total} runs: {total - missing - failed} done, {failed} failed, {missing} to do{estimate}"
+    runs = f"{sum(counts)} runs: {counts.done} done, {counts.failed} failed, {counts.missing} to do"
+    blocked = f", {counts.without_data} without their data set" if counts.without_data else ""
+    return f"{entries}, {runs}{blocked}{estimate}"
 
 
 def _table(queue: Queue, workers: int) -> None:

@@ -16,7 +16,7 @@ from functools import partial
 from itertools import groupby
 from pathlib import Path
 from statistics import fmean
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import BeforeValidator
 
@@ -65,6 +65,15 @@ class PlannedEntry:
     report: Report
 
 
+class RunCounts(NamedTuple):
+    """The runs of a queue by status."""
+
+    done: int
+    failed: int
+    missing: int
+    without_data: int
+
+
 @dataclass
 class Queue:
     """The valid entries in order, and one line for each invalid one."""
@@ -80,8 +89,15 @@ class Queue:
                 found.setdefault(task.id, (planned, task))
         return list(found.values())
 
-    def ids(self) -> set[str]:
-        return {task.id for planned in self.entries for task in planned.report.plan.tasks if task.id}
+    def counts(self) -> RunCounts:
+        """A run that several entries contain counts once. Without its data set, a run may have a name only."""
+        done, blocked = set(), set()
+        for planned in self.entries:
+            plan, results = planned.report.plan, planned.report.results
+            done |= {task.id for task in plan.tasks if task.name in results}
+            absent = [task for task in plan.tasks if task.name in plan.absent and task.name not in results]
+            blocked |= {task.id or f"{plan.study.name}: {task.name}" for task in absent}
+        return RunCounts(len(done), len(self.failures()), len(self.missing()), len(blocked))
 
     def failures(self) -> dict[str, str]:
         """By run identifier, one line for each run that failed or is damaged, with the first entry that contains it."""
