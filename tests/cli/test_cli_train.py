@@ -256,7 +256,7 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
     "no validation": (settings(data=dict(validation=0)), ["data.validation=0", "train.select=last"]),
     "too much validation": (settings(data=dict(validation=96)), ["validation=96", "96 images"]),
     "subset": (settings(data=dict(subset=97)), ["subset=97", "1..96"]),
-    "batch": (settings(train=dict(batch_size=200, drop_last=True)), ["batch_size=200", "drop_last drops that batch"]),
+    "batch": (settings(train=dict(batch_size=200, drop_last=True)), ["batch_size=200", "drop_last leaves no batch"]),
     "patch": (settings(model=dict(stem="patch(3)")), ["(3, 3)", "(8, 8)"]),
     "accelerator": (["--accelerator", "gpu9"], ["gpu9", "cpu"]),
     "devices": (["--devices", "0"], ["devices=0"]),

@@ -26,8 +26,9 @@ def split(
 ) -> tuple[Tensor, Tensor]:
     """(train, validation) indices into `labels`, int64 and ascending. Together they cover all images, or the subset.
 
-    `validation` is a fraction below 1 or a count, 0 for none. `folds` with `fold` in 0..folds-1 takes that part of a
-    stratified partition instead. `subset` images are chosen first, in proportion to the classes.
+    `validation` is a fraction below 1 or a count, 0 for none. With `folds`, the validation part is
+    fold number `fold` (0..folds-1) of a stratified partition instead. `subset` images are chosen first, in proportion
+    to the classes.
     """
     numbers = labels.numpy()
     kept: Indices = np.arange(len(numbers))
