@@ -38,7 +38,7 @@ class Config(BaseModel):
         return type(self)(**{**{name: getattr(self, name) for name in self.model_fields_set}, **changes})
 
     def changed(self) -> dict[str, Any]:
-        """The fields that differ from their defaults, as JSON data, so that a new field with a default keeps identifiers."""
+        """The fields that differ from their defaults, as JSON data. A new field with a default keeps identifiers."""
         return self.model_dump(mode="json", exclude_defaults=True)
 
 

@@ -244,7 +244,7 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
         ["--epochs 2 and --set train.epochs both set train.epochs"],
     ),
     "fold and folds": ([*settings(data=dict(folds=3, fold=1)), "--folds", "2"], ["--folds trains every fold"]),
-    "classes": (settings(model=dict(classes=3)), ["--set model.classes is not valid: it follows from the data"]),
+    "classes": (settings(model=dict(classes=3)), ["--set model.classes is not valid: the data set determines it"]),
     "fold out of range": (settings(data=dict(folds=3, fold=3)), ["folds=3, fold=3", "0..folds-1"]),
     "folds without a fold": (settings(data=dict(folds=3)), ["folds=3, fold=None", "give both"]),
     "one fold": (["--folds", "1"], ["--folds", "greater than or equal to 2"]),
@@ -314,10 +314,10 @@ def test_diverged_run_is_one_line_and_is_listed_as_failed(command, tmp_path: Pat
     assert "the loss became nan" in listed
 
 
-def test_setting_a_field_that_follows_from_the_data_is_rejected(command, tmp_path: Path):
+def test_setting_a_field_that_the_data_set_determines_is_rejected(command, tmp_path: Path):
     status, _, err = command("train", *TINY, "--set", "model.image_size=64", "--out", tmp_path)
     assert (status, err.count("\n")) == (2, 1)
-    assert "--set model.image_size is not valid: it follows from the data (data.preprocess=resize(64)" in err
+    assert "--set model.image_size is not valid: the data set determines it (data.preprocess=resize(64)" in err
 
 
 def test_config_of_a_finished_run_gives_the_same_run(command, tmp_path: Path, run):
@@ -483,7 +483,7 @@ def test_evaluate_rejects_an_unfinished_run_with_weights(command, run, tmp_path:
         (tmp_path / name).write_bytes((run.path / name).read_bytes())
     status, _, err = command("evaluate", tmp_path)
     assert (status, err.count("\n")) == (2, 1)
-    assert f"{tmp_path} is stopped, not complete: only the weights that a complete run has chosen are tested" in err
+    assert f"{tmp_path} is stopped, not complete: only the weights that a complete run selected can be tested" in err
     (tmp_path / "result.json").write_text(json.dumps({"schema": 1, "status": "failed", "error": "the loss became nan"}))
     assert "is failed, not complete" in command("evaluate", tmp_path)[2]
 

@@ -193,7 +193,7 @@ class Mixup(Mixing):
 
 @augmentation("cutmix")
 class Cutmix(Mixing):
-    """Pastes a rectangle of x' into x; it covers 1 - lambda of the area, lambda ~ Beta(alpha, alpha).
+    """lambda ~ Beta(alpha, alpha): pastes a rectangle of x' into x that covers 1 - lambda of the area.
 
     Source: Yun et al. 2019, CutMix, arXiv 1905.04899.
     """

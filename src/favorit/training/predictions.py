@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-# Confidence is quantised to 16 values, so that two images share a byte.
+# Confidence is quantized to 16 values, so that two images share a byte.
 STEPS = 15
 # predicted       two images in each byte if all classes are below 16, which deflate compresses best
 # confidence      in steps of 1/15, two images in each byte
