@@ -24,7 +24,7 @@ CPU = ("--accelerator", "cpu")
 
 
 def settings(**sections: dict[str, Any]) -> list[str]:
-    """These fields as `--set section.key=value`."""
+    """The command line arguments `--set section.key=value` for these fields."""
     return [
         part
         for section, fields in sections.items()
@@ -70,7 +70,7 @@ def test_command_and_python_train_the_same_run(command, tmp_path: Path, run):
     assert "1,683" in out
 
 
-def test_options_build_the_configuration_they_name(command, monkeypatch):
+def test_options_set_the_fields_they_name(command, monkeypatch):
     from favorit import training
 
     calls: list[tuple[RunConfig, Any]] = []
@@ -142,7 +142,7 @@ def test_settings_override_a_config_file(command, tmp_path: Path):
     assert (config.model.layout, config.model.dim, config.data.augment) == ("relu(m=4)|softmax", 8, "crop(1)|flip")
 
 
-def test_config_file_in_json_gives_the_run_of_python(command, tmp_path: Path, run):
+def test_json_config_file_gives_the_same_run_as_python(command, tmp_path: Path, run):
     (tmp_path / "run.yaml").write_text(json.dumps(plain()))
     assert command("train", *CPU, "--config", tmp_path / "run.yaml", "--out", tmp_path / "runs")[0] == 0
     assert only(tmp_path / "runs").id == run.id
@@ -419,7 +419,7 @@ main()
 
 
 def test_second_command_for_a_run_in_training_exits_with_status_2(command, tmp_path: Path, run):
-    """It prints one line and does not disturb the first command."""
+    """The second command prints one line and does not disturb the first."""
     process = start("-c", HOLDER, "train", *TINY, "--out", tmp_path, stdin=-1)
     assert process.stdout is not None
     assert process.stdin is not None
@@ -580,7 +580,7 @@ def test_runs_as_json_has_one_line_for_each_run(command, run):
 
 
 @pytest.mark.parametrize("option", [[], ["--json"]])
-def test_runs_of_a_missing_folder_is_empty(command, tmp_path: Path, option):
+def test_runs_of_a_missing_folder_lists_no_runs(command, tmp_path: Path, option):
     status, out, err = command("runs", tmp_path / "nowhere", *option)
     assert (status, err) == (0, "")
     assert out.strip() == "" if option else "no runs in" in out

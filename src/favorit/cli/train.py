@@ -30,7 +30,7 @@ def train(
         int | None,
         typer.Option(
             min=2,
-            help="Stratified k-fold cross-validation: train all folds; print mean accuracy on held-out and test images.",
+            help="Stratified k-fold cross-validation: train all folds, print mean held-out and test accuracy.",
         ),
     ] = None,
     out: Annotated[Path, typer.Option(help="The folder for runs.")] = Path("runs"),

@@ -11,8 +11,8 @@ from favorit.training.evaluation import Precision
 
 
 def diagnose(model: nn.Module, images: Tensor, precision: Precision) -> str:
-    """One line: the first layer with a non-finite output for these images, or the first non-finite weights, and the root
-    mean squares of the outputs of stem, blocks and head.
+    """One line: the first layer with a non-finite output for these images, or the first non-finite weights, and the
+    root mean squares of the outputs of stem, blocks and head.
 
     Gradients would not show the layer: if the loss is NaN, they are NaN in every layer.
     """
