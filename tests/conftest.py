@@ -1,4 +1,4 @@
-"""Settings of the test process: no deadlines, working Ctrl-C, locks of its own folder."""
+"""Settings of the test process: no deadlines, working Ctrl-C, a separate folder for locks."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ def test_calibration_errors_of_opposite_sign_cancel_within_a_bin_only():
 
 
 def test_all_metrics_break_ties_by_class_order():
-    """Logits in bf16 often tie. Accuracy, top 5, the confusion matrix and `compare` agree on which images are correct."""
+    """Logits in bf16 often tie. Accuracy, top 5, the confusion matrix and `compare` agree on the correct images."""
     logits = torch.randn(500, 7, generator=torch.Generator().manual_seed(0)).mul(2).round()
     labels = torch.randint(7, (500,), generator=torch.Generator().manual_seed(1))
     found = metrics(logits, labels)

@@ -44,7 +44,7 @@ class Config(BaseModel):
 
 def _message(problem: Any) -> str:
     name = ".".join(str(part) for part in problem["loc"] if isinstance(part, str) and part.isidentifier())
-    if problem["type"] == "value_error":  # one of our own messages, which may name its field
+    if problem["type"] == "value_error":  # raised by a validator below, whose message may name its field
         message = problem["msg"].removeprefix("Value error, ")
         return f"{name}: {message}" if name and not message.startswith(name) else message
     if problem["type"] == "missing":

@@ -124,7 +124,7 @@ def test_finished_run_is_returned_without_training(tmp_path: Path):
     assert list(files(tmp_path)) == before
 
 
-def test_run_finished_by_another_process_meanwhile_is_not_repeated(tmp_path: Path, monkeypatch):
+def test_run_finished_by_another_process_during_startup_is_not_repeated(tmp_path: Path, monkeypatch):
     """Building the model takes seconds between the first check of the folder and the lock."""
     from favorit.training import run as module
 
@@ -357,7 +357,7 @@ def test_nan_loss_stops_the_run_as_failed(tmp_path: Path):
 
 
 def test_nan_weights_after_the_last_step_fail_the_run(tmp_path: Path):
-    """With a single step, no later training loss is NaN."""
+    """With a single step, no later training loss can show the NaN."""
     config = tiny(train=dict(lr=1e30, schedule="constant", epochs=1, batch_size=96))
     with pytest.raises(DivergedError, match="the validation loss became nan at epoch 1, step 1 of 1"):
         fit(tmp_path, config)

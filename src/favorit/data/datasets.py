@@ -181,7 +181,7 @@ def cifar10(data_dir: DataDir = None) -> DataSet:
 def cifar100(data_dir: DataDir = None) -> DataSet:
     """Photographs of a hundred classes, 32x32 RGB, with the fine labels.
 
-    Files sorted by class load as `cifar100-by-class`, because the order of the images decides splits and batches.
+    Files sorted by class load as `cifar100-by-class`, because splits and batches depend on the order of the images.
     """
     found, files = fetch_named("cifar100", data_dir)
     train, test = (

@@ -252,7 +252,7 @@ def _verified(path: Path, digest: str | None, notes: list[str]) -> bytes | None:
 
 
 def _read(path: Path) -> bytes | None:
-    """The content of a file, or None if another process has unpacked and removed it meanwhile."""
+    """The content of a file, or None if another process has unpacked and removed it."""
     try:
         return path.read_bytes()
     except FileNotFoundError:

@@ -57,7 +57,7 @@ def _subset(labels: Indices, size: int, seed: int) -> Indices:
 
 
 def _count(validation: float | int, total: int) -> int:
-    """The number of validation images that a fraction or a count stands for."""
+    """The number of validation images for a fraction or a count."""
     if isinstance(validation, bool) or not isinstance(validation, (int, float)) or not 0 <= validation < total:
         raise FavoritError(
             f"validation={validation} is not valid: a fraction below 1, or a count below the {total} images"

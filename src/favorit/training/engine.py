@@ -88,7 +88,7 @@ class Training:
             self.class_weights = weights.to(fabric.device)
 
     @property
-    def chosen(self) -> ViT:
+    def evaluated_model(self) -> ViT:
         """The model to validate and test: the moving average of the weights if `train.ema` is set."""
         return self.model if self.ema is None else cast(ViT, self.ema.module)
 
@@ -247,7 +247,7 @@ class Training:
                 write_atomically(self.folder.path / "best.safetensors", lambda path: save_weights(self.model, path))
                 if self.ema is not None:
                     write_atomically(
-                        self.folder.path / "best-ema.safetensors", lambda path: save_weights(self.chosen, path)
+                        self.folder.path / "best-ema.safetensors", lambda path: save_weights(self.evaluated_model, path)
                     )
             self._save()
         self.fabric.barrier()
@@ -265,7 +265,7 @@ class Training:
         return {"test_loss": loss, "test_accuracy": found.accuracy, "test_seconds": sum(found.seconds)}
 
     def _evaluate(self, loader: Loader) -> Evaluation:
-        return evaluate(self.chosen, loader, self.fabric.device, self.fabric.autocast)
+        return evaluate(self.evaluated_model, loader, self.fabric.device, self.fabric.autocast)
 
     def _is_over(self) -> bool:
         patience, best, epochs = self.config.train.patience, self.progress.best_epoch, self.progress.epochs
@@ -282,7 +282,7 @@ class Training:
     def _finish(self) -> dict[str, Any]:
         """Tests the selected weights, and writes predictions and result."""
         best = "best.safetensors" if self.ema is None else "best-ema.safetensors"
-        load_weights(self.chosen, self.folder.path / best)
+        load_weights(self.evaluated_model, self.folder.path / best)
         tested = self._evaluate(self.test)
         if not tested.logits.isfinite().all():  # without validation, not checked since the last update
             raise self._diverged("test logits are not finite", next(self.test.epoch(0)).images)
@@ -291,7 +291,7 @@ class Training:
             paths = self.model.paths(self.config.train.batch_size)
         result = complete_result(
             self.config,
-            self.chosen,
+            self.evaluated_model,
             self.folder.epochs(),
             tested,
             None if self.plain_test is None else self._evaluate(self.plain_test),
@@ -319,7 +319,7 @@ class Training:
         steps = len(self.loader)
         # `progress.step` counts complete steps. Validation comes after the last step of an epoch, hence the minimum.
         step = min(self.progress.step - self.progress.epochs * steps + 1, steps)
-        found = diagnose(self.chosen, images.to(self.fabric.device), self.fabric.autocast)
+        found = diagnose(self.evaluated_model, images.to(self.fabric.device), self.fabric.autocast)
         epoch = min(self.progress.epochs + 1, self.config.train.epochs)
         return DivergedError(
             f"{what} at epoch {epoch}, step {step} of {steps}; {found}. "

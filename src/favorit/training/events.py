@@ -50,7 +50,7 @@ class Epoch:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint is on disk: the run can resume from this step."""
+    """A checkpoint within an epoch is on disk: the run can resume from this step. The end of an epoch has only Epoch."""
 
     step: int
 

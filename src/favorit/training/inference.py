@@ -130,7 +130,7 @@ class Prediction(NamedTuple):
 
 
 def predict_files(path: str | Path, images: Sequence[Path], top: int = 1) -> list[Prediction]:
-    """The `top` most probable classes of each image file. A folder stands for all images in and below it."""
+    """The `top` most probable classes of each image file. A folder is replaced by all images in and below it."""
     trained, files = load(path), find_images(images)
     batches = (_predict(trained, files[start : start + BATCH], top) for start in range(0, len(files), BATCH))
     return [prediction for batch in batches for prediction in batch]

@@ -46,7 +46,7 @@ def encode(predictions: Predictions) -> dict[str, bytes]:
     """The content of ARRAYS by name."""
     predicted = predictions.predicted
     most = int(predicted.max(initial=0))
-    paired = most < 16 and len(predicted) > 1  # `decode` tells by the length; one image takes one byte either way
+    paired = most < 16 and len(predicted) > 1  # `decode` recognizes pairs by the length, so not for one image
     arrays = (
         _pairs(predicted) if paired else predicted.astype(np.min_scalar_type(most)),
         _pairs(np.rint(predictions.confidence * STEPS)),

@@ -71,7 +71,7 @@ class Run:
 
 
 def resolve(config: RunConfig, data: DataSet) -> RunConfig:
-    """The configuration with the fields that the data set decides: image size, channels, classes.
+    """The configuration with the fields that the data set determines: image size, channels, classes.
 
     `data.validation` is reset to its default if the data set has its own validation part.
     """
@@ -188,7 +188,7 @@ def _finished(run: StoredRun, result: dict[str, Any]) -> Run:
 def _launch(accelerator: str, devices: int, precision: str, model: ViT) -> Any:
     from lightning_fabric import Fabric
 
-    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # hides messages of the start
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # hides startup messages
     strategy = "auto"
     if devices > 1:  # the search for unused parameters costs time at every step, so it is enabled only if needed
         strategy = "ddp" if _all_get_gradients(model) else "ddp_find_unused_parameters_true"
