@@ -222,7 +222,7 @@ def test_without_validation_all_images_train(tmp_path: Path):
 
 @pytest.mark.parametrize("train", [dict(), dict(select="last", patience=1)])
 def test_selection_without_validation_images_is_rejected(train):
-    with pytest.raises(FavoritError, match=r"data\.validation=0 leaves nothing to choose by"):
+    with pytest.raises(FavoritError, match=r"data\.validation=0 leaves no images to select an epoch with"):
         tiny(data=dict(validation=0), train=train)
 
 

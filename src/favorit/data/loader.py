@@ -1,7 +1,7 @@
 """Batches from a data set in memory.
 
-The order of the samples in epoch e is one permutation, a function of (seed, e) alone. A run
-therefore sees the same batches after a resume in the middle of an epoch, and on any number of processes.
+The order of the samples in epoch e is one permutation, a function of (seed, e) alone. A run therefore sees the same
+batches after a resume in the middle of an epoch, and on any number of processes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The split of training images into training and validation: stratified, a function of the seed alone.
+"""The split of training images into training and validation: stratified, determined by labels and seed.
 
 training part  ->  optional subset  ->  validation (fraction, count, or fold k of n)  |  training (the rest)
 """

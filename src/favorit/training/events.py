@@ -50,7 +50,10 @@ class Epoch:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint within an epoch is on disk: the run can resume from this step. The end of an epoch has only Epoch."""
+    """A checkpoint is on disk: the run can resume from this step.
+
+    The checkpoint at the end of an epoch has no such event, only Epoch.
+    """
 
     step: int
 

@@ -1,4 +1,5 @@
-"""A run as a folder. Every file is written so that a kill at any moment leaves it complete or absent.
+"""A run as a folder. A kill at any moment leaves every file complete or absent. Only epochs.jsonl can end with a
+truncated line, which is ignored.
 
 config.json              written first
 lock                     flock
