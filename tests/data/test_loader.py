@@ -150,7 +150,7 @@ def test_invalid_preprocessing_is_named(text: str, message: str) -> None:
 def test_invalid_loader_arguments_are_rejected() -> None:
     with pytest.raises(FavoritError, match="cannot be shared equally between 5 processes"):
         loader(world=5)
-    with pytest.raises(FavoritError, match="more than the 103 images"):
+    with pytest.raises(FavoritError, match="there are only 103 images"):
         loader(batch_size=104, drop_last=True)
     empty = Images(SET.train.images[:0], SET.train.labels[:0])
     with pytest.raises(FavoritError, match="no images"):
