@@ -1,4 +1,4 @@
-"""What all tests need of the process they run in."""
+"""Settings of the test process: no deadlines, working Ctrl-C, a separate folder for locks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import tempfile
 
 from hypothesis import settings
 
-# What is tested is never how long an example takes: a busy machine may stall at any of them.
+# No deadline for a hypothesis example, because any example can take long on a busy machine.
 settings.register_profile("favorit", deadline=None)
 settings.load_profile("favorit")
 
@@ -22,10 +22,10 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_configure() -> None:
-    """Ctrl-C is tested with real processes, and what a shell starts in the background, and its children, would not hear
-    it.
+    """Restores SIGINT. A shell starts background processes with SIGINT ignored, and their children inherit that, but
+    tests of Ctrl-C send SIGINT to real processes.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    # Tests neither pause the study workers of this machine nor wait for them, or for each other.
+    # A separate folder for locks, so that tests and the study workers of this machine never wait for each other.
     os.environ["FAVORIT_LOCKS"] = LOCKS

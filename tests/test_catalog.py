@@ -29,7 +29,7 @@ TRAINING = {"optimizers": OPTIMIZERS, "schedules": SCHEDULES, "augments": AUGMEN
 NAMES = [(kind, name) for kind in BUILDERS for name in favorit.list_components(kind)]
 
 
-def test_kinds_are_the_axes_and_the_components_of_training():
+def test_kinds_are_model_components_training_components_and_fields():
     assert set(KINDS) == {*BUILDERS, *TRAINING, "fields"}
 
 
@@ -62,7 +62,7 @@ def test_every_kernel_is_a_mixer():
     assert set(favorit.list_components("kernels")) < set(favorit.list_components("mixers"))
 
 
-def test_components_of_the_design_are_listed():
+def test_core_components_are_listed():
     expected = {
         "mixers": "softmax linformer uniform none",
         "kernels": "relu elu gelu exp favor learned mixture sincos",

@@ -1,4 +1,4 @@
-"""Metrics: against values by hand, against scikit-learn, and in edge cases."""
+"""Metrics: against values computed by hand, against scikit-learn, and in edge cases."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def predictions(draw: st.DrawFn) -> tuple[Tensor, Tensor]:
     )
 
 
-def test_metrics_equal_values_by_hand():
+def test_metrics_equal_hand_computed_values():
     logits = log_probabilities([[0.5, 0.3, 0.2], [0.1, 0.8, 0.1], [0.6, 0.3, 0.1], [0.2, 0.7, 0.1]])
     found = metrics(logits, torch.tensor([0, 1, 1, 0]))
     assert found["confusion"] == [[1, 1, 0], [1, 1, 0], [0, 0, 0]]
@@ -131,7 +131,7 @@ def test_calibration_errors_of_opposite_sign_cancel_within_a_bin_only():
 
 
 def test_all_metrics_break_ties_by_class_order():
-    """Logits in bf16 often tie. Accuracy, top 5, the confusion matrix and `compare` count the same images as right."""
+    """Logits in bf16 often tie. Accuracy, top 5, the confusion matrix and `compare` agree on the correct images."""
     logits = torch.randn(500, 7, generator=torch.Generator().manual_seed(0)).mul(2).round()
     labels = torch.randint(7, (500,), generator=torch.Generator().manual_seed(1))
     found = metrics(logits, labels)

@@ -63,7 +63,7 @@ def test_replace_fields_changes_these_fields_only():
         ({"train.lrr": 0.1}, "unknown field of TrainConfig 'lrr': did you mean 'lr'"),
         ({"sed": 3}, "unknown field of RunConfig 'sed': did you mean 'seed'"),
         ({"model.dim": 0}, "dim=0 is not valid"),
-        ({"data.validation": 0}, "data.validation=0 leaves no images to choose an epoch on"),
+        ({"data.validation": 0}, "data.validation=0 leaves no images to select an epoch with"),
     ],
 )
 def test_replace_fields_checks_names_and_values(changes: dict[str, Any], message: str):

@@ -53,11 +53,11 @@ def imports(path: Path) -> set[str]:
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names if alias.name.split(".")[0] == "favorit"}
         elif isinstance(node, ast.ImportFrom):
-            assert not node.level, f"{path} line {node.lineno}: relative imports hide where they point"
+            assert not node.level, f"{path} line {node.lineno}: relative imports are not allowed"
             if node.module and node.module.split(".")[0] == "favorit":
                 whole = {f"{node.module}.{alias.name}" for alias in node.names}
                 found |= {name if name in MODULES else node.module for name in whole}
-    return found - {"favorit"}  # it only provides its version, and names that are imported lazily
+    return found - {"favorit"}  # `favorit` itself only provides its version and lazy imports
 
 
 IMPORTS = {name: imports(path) for name, path in MODULES.items() if name != "favorit"}

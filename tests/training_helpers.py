@@ -59,8 +59,8 @@ def fit(out: Path, config: RunConfig, **options: Any) -> tuple[Run, list[Event]]
     return run, events
 
 
-def held(out: Path, config: RunConfig, **options: Any) -> Training:
-    """A run in memory; the test iterates over its loop itself."""
+def build_training(out: Path, config: RunConfig, **options: Any) -> Training:
+    """The Training of a run, for tests that iterate over its events."""
     from lightning_fabric import Fabric
 
     data = load_dataset(config.data.name)

@@ -38,7 +38,7 @@ def _preset(name: str) -> str:
 # The fields of `--set section.key=value` with their defaults.
 FIELDS = {name: repr(default) for name, default in DEFAULTS.items() if "." in name}
 
-# Tables that keep their order, with the function that describes an entry.
+# Kinds that are listed in the order of their table, not sorted, with the function that describes an entry.
 TABLES: dict[str, tuple[dict, Callable[[str], str]]] = {
     "layouts": (LAYOUTS, _layout),
     "presets": (PRESETS, _preset),
@@ -57,7 +57,9 @@ def list_components(kind: str) -> list[str]:
 
 
 def describe(kind: str, name: str) -> str:
-    """One line about a component: its signature with defaults and its formula, or the fields of a preset."""
+    """One line about a component: its signature and summary, the mixers of a layout, the fields of a preset, or the
+    default of a field.
+    """
     if kind in TABLES:
         return TABLES[kind][1](name)
     entry = REGISTRIES[kind][name]

@@ -1,7 +1,6 @@
-"""Configurations: frozen data without unknown keys, and the identifier of their content.
+"""Configurations: frozen pydantic models that reject unknown fields, and a hash of their content.
 
-Only the builders read them: modules take plain keyword arguments. Text fields are checked when they are built; the
-checks here need arithmetic only.
+The checks here need only arithmetic. A spec in a text field is checked when its component is built.
 """
 
 from __future__ import annotations
@@ -35,17 +34,17 @@ class Config(BaseModel):
             raise FavoritError("; ".join(_message(problem) for problem in error.errors())) from None
 
     def replace(self: Self, **changes: Any) -> Self:
-        """The configuration with some fields changed, validated again."""
+        """A copy with these fields changed, validated again."""
         return type(self)(**{**{name: getattr(self, name) for name in self.model_fields_set}, **changes})
 
     def changed(self) -> dict[str, Any]:
-        """The fields that differ from their defaults, as JSON data: new fields with defaults keep identifiers."""
+        """The fields that differ from their defaults, as JSON data. A new field with a default keeps identifiers."""
         return self.model_dump(mode="json", exclude_defaults=True)
 
 
 def _message(problem: Any) -> str:
     name = ".".join(str(part) for part in problem["loc"] if isinstance(part, str) and part.isidentifier())
-    if problem["type"] == "value_error":  # one of our own messages, which may name its field
+    if problem["type"] == "value_error":  # raised by a validator below, whose message may name its field
         message = problem["msg"].removeprefix("Value error, ")
         return f"{name}: {message}" if name and not message.startswith(name) else message
     if problem["type"] == "missing":
@@ -129,8 +128,8 @@ class DataConfig(Config):
 
     `validation` is a fraction or a number of training images; with `folds`, fold number `fold` is the validation part.
     `augment` and `preprocess` are patterns such as `crop(4)|flip` and `resize(72)|normalise(0.5, 0.5)`. Only training
-    images are augmented, unless `augment_test` is set, as in some published code. `test_subset` is the number of test
-    images, the same ones for every run. The result flags both.
+    images are augmented, unless `augment_test` is set, as in some published code. `test_subset` limits the test to that
+    many images, the same ones for every run. A result is flagged if `augment_test` or `test_subset` is set.
     """
 
     name: str = "digits"
@@ -147,15 +146,16 @@ class DataConfig(Config):
 class TrainConfig(Config):
     """The optimizer, its schedule, and which weights are tested.
 
-    The learning rate rises over `warmup` epochs, then follows the schedule. `select` chooses the weights to test: those
-    of the epoch with the best `monitor` on validation images, or the last. `patience` stops training after that many
-    epochs without improvement. `ema` is the decay of a moving average of the weights, which is then validated and
-    tested. `redraw` draws new random features each epoch, every k steps, or never. `class_weights` weights the loss of
-    each class: True by its inverse frequency, or a tuple such as `(1, 1, 1, 1.5, 1, 1.5, 1, 1, 1, 1)`. The weights are
-    scaled to a mean of 1 over the training images. `test_batch_size` is the batch size of timed inference.
-    `watch="test"` also evaluates the test set after each epoch, for reproductions of such a protocol: it changes no
-    weight and no choice, and the run is flagged *watched*. `deterministic` allows deterministic algorithms only. It is
-    meant for CUDA, where it is unverified; on a CPU, runs are bit-equal at equal threads without it.
+    The learning rate is the schedule times a linear warmup over `warmup` epochs. `select` chooses the weights to test:
+    those of the epoch with the best `monitor` on validation images, or those of the last epoch. `patience` stops
+    training after that many epochs without improvement. `ema` is the decay of a moving average of the weights; the
+    average is validated and tested instead of the weights. `redraw` draws new random features each epoch, every k
+    steps, or never. `class_weights` weights the loss of each class: True weights it by inverse frequency; a tuple such
+    as `(1, 1, 1, 1.5, 1, 1.5, 1, 1, 1, 1)` gives one weight per class. The weights are scaled to a mean of 1 over the
+    training images. `test_batch_size` is the batch size of timed inference. `watch="test"` also evaluates the test set
+    after each epoch, to reproduce published work that does so. It changes neither the weights nor their selection, and
+    the run is flagged *watched*. `deterministic` allows deterministic algorithms only. It is meant for CUDA, where it
+    is unverified. On a CPU, runs with equal numbers of threads are bit-equal without it.
     """
 
     epochs: PositiveInt = 10
@@ -181,9 +181,9 @@ class TrainConfig(Config):
 
 
 class RunConfig(Config):
-    """A run, as `favorit train --config` reads it and a run folder stores it.
+    """The configuration of a run, as in a file for `favorit train --config` and in a run folder.
 
-    `scale` is the reduced version of its study that the run belongs to, such as `small`; None is the published study.
+    `scale` names the reduced version of a study that the run belongs to, such as `small`. None is the published study.
     """
 
     model: ModelConfig = ModelConfig()
@@ -194,11 +194,11 @@ class RunConfig(Config):
 
     @model_validator(mode="after")
     def _selection_fits(self) -> RunConfig:
-        chooses = self.train.select == "best" or self.train.patience
-        if chooses and not self.data.validation and self.data.folds is None:
+        selects_epoch = self.train.select == "best" or self.train.patience
+        if selects_epoch and not self.data.validation and self.data.folds is None:
             raise ValueError(
-                "data.validation=0 leaves no images to choose an epoch on: set train.select=last and no patience, "
-                "or a share for validation"
+                "data.validation=0 leaves no images to select an epoch with: set data.validation above 0, "
+                "or train.select=last without train.patience"
             )
         return self
 

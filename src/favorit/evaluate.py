@@ -53,7 +53,7 @@ def per_class(confusion: Tensor) -> dict[str, list[float]]:
 
 
 def calibration_error(logits: Tensor, labels: Tensor, bins: int = 15) -> float:
-    """Expected calibration error: sum over bins of confidence of (fraction of images) |accuracy - mean confidence|."""
+    """Expected calibration error: sum over confidence bins of |accuracy - mean confidence| * (fraction of images)."""
     confidence, predicted = logits.double().softmax(-1).max(-1)
     correct = (predicted == labels).double()
     index = (confidence * bins).long().clamp(max=bins - 1)

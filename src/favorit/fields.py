@@ -53,7 +53,7 @@ def get_field(config: RunConfig, name: str) -> Any:
 
 
 def fields_set(config: RunConfig) -> dict[str, Any]:
-    """The dotted fields that were given a value explicitly."""
+    """{dotted field: value} for the fields that were set explicitly."""
     sections = {name: getattr(config, name).model_fields_set for name in config.model_fields_set & SECTIONS.keys()}
     names = [f"{section}.{key}" for section, keys in sections.items() for key in keys]
     names += config.model_fields_set - SECTIONS.keys()
@@ -61,14 +61,14 @@ def fields_set(config: RunConfig) -> dict[str, Any]:
 
 
 def replace_fields(config: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
-    """The configuration with other values of some dotted fields."""
+    """A copy of the configuration with these dotted fields changed."""
     values = nest(changes)
     sections = {name: getattr(config, name).replace(**part) for name in SECTIONS if (part := values.pop(name))}
     return config.replace(**sections, **values)
 
 
 def split_parameter(name: str) -> tuple[str, str]:
-    """`model.performer.m` -> (`model.performer`, `m`): the field and the parameter of its component, or ''."""
+    """`model.performer.m` -> (`model.performer`, `m`): the field, and the parameter of its component or ""."""
     section, _, rest = name.partition(".")
     key, _, parameter = rest.partition(".")
     return f"{section}.{key}" if key else section, parameter
@@ -77,7 +77,7 @@ def split_parameter(name: str) -> tuple[str, str]:
 def parse_settings(settings: Iterable[str], sections: tuple[str, ...], fields: tuple[str, ...] = ()) -> dict[str, Any]:
     """Values of `--set`: ['model.dim=128', 'seed=3'] -> {'model': {'dim': 128}, 'seed': 3}.
 
-    Only these sections and top-level fields are valid. A value is a Python literal, or else text.
+    Other sections and top-level fields are rejected. Values are parsed by `spec.literal`.
     """
     found: dict[str, Any] = {section: {} for section in sections}
     for setting in settings:

@@ -1,4 +1,4 @@
-"""Atomic writes, which leave a file complete or absent after a kill, and errors that name a damaged file."""
+"""Atomic writes, so that a kill never leaves a partial file, and errors that name a damaged file."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: str, **parts: type) -> dict[str, Any]:
-    """The JSON object in a file of a run. It must have these `parts`, or the file counts as damaged."""
+    """The JSON object in a file of a run. Raises an error if one of `parts` (name=type) is missing."""
     with open(path, "rb", buffering=0) as file:
         return parse_json(file.read(), path, **parts)
 
 
 def parse_json(content: bytes, path: str, **parts: type) -> dict[str, Any]:
-    """The JSON object in this content. `path` is used in errors."""
+    """The JSON object in `content`, checked as in `read_json`. Errors name `path`."""
     try:
         value = from_json(content)  # twice as fast as `json` on the small files of thousands of runs
     except ValueError as error:
@@ -56,7 +56,7 @@ def parse_json(content: bytes, path: str, **parts: type) -> dict[str, Any]:
 
 
 def damaged(path: str | Path, reason: object, run: str | Path | None = None) -> FavoritError:
-    """The error for a damaged file. `run` is what to delete (default: the folder of the file)."""
+    """The error for a damaged file. The message says to delete `run` (default: the folder of the file)."""
     return FavoritError(
         f"{path} is damaged ({reason}): restore it, or delete {run or os.path.dirname(path)} and train again"
     )

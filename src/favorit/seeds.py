@@ -2,8 +2,8 @@
 
     state = first 63 bits of sha256("seed/name/name/...")
 
-A stream depends only on its seed and names, not on the device, the rank or earlier draws. Two processes, or a run and
-its resumption, therefore agree without communication.
+A stream depends only on its seed and names, not on the device, the rank or earlier draws. Two processes therefore draw
+the same numbers without communication, and so does a resumed run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def generator(seed: int, *names: str | int) -> torch.Generator:
 
 
 def fresh() -> int:
-    """A seed drawn from torch's global generator: `torch.manual_seed` determines it where no seed is given."""
+    """A seed for callers that were given none, drawn from torch's global generator: `torch.manual_seed` controls it."""
     return int(torch.randint(2**62, (), device="cpu").item())
 
 

@@ -23,7 +23,8 @@ from favorit.errors import FavoritError, unknown
 T = TypeVar("T")
 
 BOOLEANS = {"true": True, "false": False}  # as YAML and JSON write them
-MAX_REPEATS = 10_000  # of a component in a pattern: a typo such as softmax*10000000000 would fill the memory
+# Limit on n in `component*n`. Without it, a typo such as softmax*10000000000 would fill the memory.
+MAX_REPEATS = 10_000
 
 PositiveInt = Annotated[int, Field(ge=1, strict=True)]
 NonNegativeInt = Annotated[int, Field(ge=0, strict=True)]
@@ -82,7 +83,7 @@ def parse_pattern(text: str) -> list[Spec]:
 
 
 def literal(text: str) -> Any:
-    """The value of a Python literal, of true or of false; any other text as it is."""
+    """The value of a Python literal, or of `true` or `false`. Other text is returned unchanged."""
     if text in BOOLEANS:
         return BOOLEANS[text]
     try:
@@ -163,7 +164,7 @@ def parameters_of(function: Callable[..., Any], leave_out: Iterable[str] = ()) -
 
 @dataclass(frozen=True)
 class Entry(Generic[T]):
-    """A registered variant. `rest` is the parameter that takes all positional values, as in `mlp(2048, 1024)`."""
+    """A registered variant. `rest` is the parameter that receives all positional values, as in `mlp(2048, 1024)`."""
 
     name: str
     builder: Callable[..., T]
@@ -263,7 +264,7 @@ class Registry(Generic[T]):
         )
 
     def build(self, spec: str | Spec, **context: Any) -> T:
-        """Builds the component of a spec with its part of the context."""
+        """Builds the component of a spec. Its builder receives only the context arguments that it has."""
         if not isinstance(spec, Spec):
             spec = parse(spec)
         entry = self[spec.name]

@@ -24,7 +24,7 @@ CPU = ("--accelerator", "cpu")
 
 
 def settings(**sections: dict[str, Any]) -> list[str]:
-    """These fields as `--set section.key=value`."""
+    """The command line arguments `--set section.key=value` for these fields."""
     return [
         part
         for section, fields in sections.items()
@@ -70,7 +70,7 @@ def test_command_and_python_train_the_same_run(command, tmp_path: Path, run):
     assert "1,683" in out
 
 
-def test_options_build_the_configuration_they_name(command, monkeypatch):
+def test_options_set_the_fields_they_name(command, monkeypatch):
     from favorit import training
 
     calls: list[tuple[RunConfig, Any]] = []
@@ -142,7 +142,7 @@ def test_settings_override_a_config_file(command, tmp_path: Path):
     assert (config.model.layout, config.model.dim, config.data.augment) == ("relu(m=4)|softmax", 8, "crop(1)|flip")
 
 
-def test_config_file_in_json_gives_the_run_of_python(command, tmp_path: Path, run):
+def test_json_config_file_gives_the_same_run_as_python(command, tmp_path: Path, run):
     (tmp_path / "run.yaml").write_text(json.dumps(plain()))
     assert command("train", *CPU, "--config", tmp_path / "run.yaml", "--out", tmp_path / "runs")[0] == 0
     assert only(tmp_path / "runs").id == run.id
@@ -244,7 +244,7 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
         ["--epochs 2 and --set train.epochs both set train.epochs"],
     ),
     "fold and folds": ([*settings(data=dict(folds=3, fold=1)), "--folds", "2"], ["--folds trains every fold"]),
-    "classes": (settings(model=dict(classes=3)), ["--set model.classes is not valid: it follows from the data"]),
+    "classes": (settings(model=dict(classes=3)), ["--set model.classes is not valid: the data set determines it"]),
     "fold out of range": (settings(data=dict(folds=3, fold=3)), ["folds=3, fold=3", "0..folds-1"]),
     "folds without a fold": (settings(data=dict(folds=3)), ["folds=3, fold=None", "give both"]),
     "one fold": (["--folds", "1"], ["--folds", "greater than or equal to 2"]),
@@ -256,7 +256,7 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
     "no validation": (settings(data=dict(validation=0)), ["data.validation=0", "train.select=last"]),
     "too much validation": (settings(data=dict(validation=96)), ["validation=96", "96 images"]),
     "subset": (settings(data=dict(subset=97)), ["subset=97", "1..96"]),
-    "batch": (settings(train=dict(batch_size=200, drop_last=True)), ["batch_size=200", "drop_last drops that batch"]),
+    "batch": (settings(train=dict(batch_size=200, drop_last=True)), ["batch_size=200", "drop_last leaves no batch"]),
     "patch": (settings(model=dict(stem="patch(3)")), ["(3, 3)", "(8, 8)"]),
     "accelerator": (["--accelerator", "gpu9"], ["gpu9", "cpu"]),
     "devices": (["--devices", "0"], ["devices=0"]),
@@ -314,10 +314,10 @@ def test_diverged_run_is_one_line_and_is_listed_as_failed(command, tmp_path: Pat
     assert "the loss became nan" in listed
 
 
-def test_setting_a_field_that_follows_from_the_data_is_rejected(command, tmp_path: Path):
+def test_setting_a_field_that_the_data_set_determines_is_rejected(command, tmp_path: Path):
     status, _, err = command("train", *TINY, "--set", "model.image_size=64", "--out", tmp_path)
     assert (status, err.count("\n")) == (2, 1)
-    assert "--set model.image_size is not valid: it follows from the data (data.preprocess=resize(64)" in err
+    assert "--set model.image_size is not valid: the data set determines it (data.preprocess=resize(64)" in err
 
 
 def test_config_of_a_finished_run_gives_the_same_run(command, tmp_path: Path, run):
@@ -419,7 +419,7 @@ main()
 
 
 def test_second_command_for_a_run_in_training_exits_with_status_2(command, tmp_path: Path, run):
-    """It prints one line and does not disturb the first command."""
+    """The second command prints one line and does not disturb the first."""
     process = start("-c", HOLDER, "train", *TINY, "--out", tmp_path, stdin=-1)
     assert process.stdout is not None
     assert process.stdin is not None
@@ -483,7 +483,7 @@ def test_evaluate_rejects_an_unfinished_run_with_weights(command, run, tmp_path:
         (tmp_path / name).write_bytes((run.path / name).read_bytes())
     status, _, err = command("evaluate", tmp_path)
     assert (status, err.count("\n")) == (2, 1)
-    assert f"{tmp_path} is stopped, not complete: only the weights that a complete run has chosen are tested" in err
+    assert f"{tmp_path} is stopped, not complete: only the weights that a complete run selected can be tested" in err
     (tmp_path / "result.json").write_text(json.dumps({"schema": 1, "status": "failed", "error": "the loss became nan"}))
     assert "is failed, not complete" in command("evaluate", tmp_path)[2]
 
@@ -580,7 +580,7 @@ def test_runs_as_json_has_one_line_for_each_run(command, run):
 
 
 @pytest.mark.parametrize("option", [[], ["--json"]])
-def test_runs_of_a_missing_folder_is_empty(command, tmp_path: Path, option):
+def test_runs_of_a_missing_folder_lists_no_runs(command, tmp_path: Path, option):
     status, out, err = command("runs", tmp_path / "nowhere", *option)
     assert (status, err) == (0, "")
     assert out.strip() == "" if option else "no runs in" in out

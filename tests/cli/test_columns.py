@@ -16,7 +16,7 @@ ROWS = [["0123456789abcdef", "relu(m=64)*3|softmax*3", "42", "91.25%"], ["fedcba
 
 @pytest.fixture
 def written(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    """The lines written on a terminal of some width, or to a pipe (None)."""
+    """A function that prints a table and returns its lines. `width` is that of the terminal, or None for a pipe."""
 
     def write(width: int | None, titles=TITLES, rows=ROWS, **options: Any) -> list[str]:
         monkeypatch.setattr(sys.stdout, "isatty", lambda: width is not None, raising=False)
@@ -44,7 +44,7 @@ def test_only_text_after_the_first_column_is_cut(written) -> None:
 
 
 def test_optional_columns_are_left_out_and_named(written) -> None:
-    *table, note = written(40, TITLES, ROWS, right=["seed", "test"], optional=["loss", "seed"])  # there is no loss here
+    *table, note = written(40, TITLES, ROWS, right=["seed", "test"], optional=["loss", "seed"])  # ROWS have no loss
     assert table[1] == "0123456789abcdef  relu(m=64)*3|…  91.25%"
     assert note == "not shown on 40 columns: seed"
 
@@ -71,7 +71,7 @@ def test_numbers_are_complete_or_left_out(written, width: int) -> None:
     assert {"run", "test"} <= set(shown)
 
 
-def test_width_is_that_of_the_output_stream(
+def test_width_is_read_from_the_output_stream(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
@@ -88,7 +88,7 @@ def test_width_is_that_of_the_output_stream(
 
 
 @pytest.mark.parametrize("err", [False, True])
-def test_closed_stream_is_no_error(
+def test_closed_stream_raises_no_error(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], err: bool
 ) -> None:
     with monkeypatch.context() as closed:

@@ -30,7 +30,7 @@ def console(out: io.StringIO, is_terminal: bool) -> Console:
 
 
 def report(results: int = 0) -> Any:
-    """What the display reads of a report of two tasks."""
+    """A stub for the report of two tasks, with the fields that the display reads."""
     plan = SimpleNamespace(study=SimpleNamespace(name="layouts"), tasks=[TASK, TASK])
     return SimpleNamespace(plan=plan, results=dict.fromkeys(range(results)), errors={})
 

@@ -19,13 +19,13 @@ SUBSET = [promise for promise in PROMISES if promise.spec in ("relu", "softmax")
 
 @pytest.fixture
 def subset(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two trials and the golden losses."""
+    """Limits the promises to the `sum_to_one` checks of relu and softmax."""
     monkeypatch.setattr(run, "PROMISES", SUBSET)
 
 
 @pytest.fixture
 def wrong_mixers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every mixer has weights without a normalizer."""
+    """Replaces every mixer by one whose weights lack the normalizer."""
     monkeypatch.setattr(run, "case_builder", lambda case, spec: MUTANTS["weights without a normalizer"][0])
 
 

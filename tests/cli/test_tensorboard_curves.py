@@ -87,9 +87,7 @@ def test_epoch_on_disk_that_also_arrives_as_an_event_is_written_once(
     assert steps(tmp_path / "tb" / run.id) == {(1, 2, 3, 4)}
 
 
-def test_points_lost_in_a_kill_are_written_by_the_next_begin(
-    tmp_path: Path, run: Run, partial_run: Callable[[int], Path]
-):
+def test_points_lost_in_a_kill_are_written_on_resume(tmp_path: Path, run: Run, partial_run: Callable[[int], Path]):
     with closing(Curves(tmp_path / "tb")) as curves:
         curves.begin(partial_run(2))
     (file,) = (tmp_path / "tb" / run.id).iterdir()

@@ -87,7 +87,7 @@ def test_spatial_steps_equal_their_references(text: str, pixels: Tensor) -> None
 
 
 def test_rotation_agrees_with_grid_sample(pixels: Tensor) -> None:
-    """Square images. Ties and rounding at pixel borders may differ in a few pixels."""
+    """Square images. Ties and rounding at pixel borders may change a few pixels."""
     images = pixels[..., :15]
     rows = Rotate(30.0).draw(len(images), torch.Generator().manual_seed(1))
     cos, sin, zero = rows[:, 0], rows[:, 1], torch.zeros(len(rows))
@@ -157,7 +157,7 @@ def test_cutmix_pastes_a_rectangle_of_the_next_image_and_weights_by_area(pixels:
             assert int(pasted.sum()) == int((ys.max() - ys.min() + 1) * (xs.max() - xs.min() + 1))
 
 
-def test_several_mixings_give_each_sample_exactly_one(pixels: Tensor) -> None:
+def test_several_mixings_apply_exactly_one_to_each_sample(pixels: Tensor) -> None:
     images, count = pixels.float(), len(pixels) - 1
     both = Augment([Mixup(1.0), Cutmix(1.0)])
     rows = both.draw(0, 0, count)
@@ -245,5 +245,5 @@ def test_order_of_classes_does_not_change_the_spec() -> None:
     )
 
 
-def test_every_augmentation_takes_classes() -> None:
+def test_every_augmentation_has_the_parameter_classes() -> None:
     assert all(list(AUGMENTS[name].parameters)[-1] == "classes" for name in AUGMENTS)

@@ -52,7 +52,7 @@ def test_pictures_of_all_image_shapes_are_drawn(text: str, tmp_path: Path) -> No
 
 
 def shown(text: str) -> dict[str, torch.Tensor]:
-    """The images of the figure by the label below them."""
+    """{label: image} for all images in the figure."""
     axes = [each for each in draw(picture(load_dataset(text))).axes if each.images]
     return {each.get_xlabel(): torch.from_numpy(each.images[0].get_array().data).permute(2, 0, 1) for each in axes}
 
@@ -66,7 +66,7 @@ def test_figure_of_a_color_image_has_its_channels_and_the_normalized_image() -> 
     assert torch.allclose(found["normalized"] / 63.75 - 2, content.normalized.clamp(-2, 2), atol=0.01)
 
 
-def test_figure_of_a_grey_image_has_no_single_channels() -> None:
+def test_figure_of_a_gray_image_has_no_channel_views() -> None:
     found = shown("synthetic(size=24, channels=1, classes=3, train=30, test=3)")
     assert "normalized" in found
     assert not {"red", "channel 1"} & set(found)

@@ -149,7 +149,7 @@ def by_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_cifar100_sorted_by_class_is_recognised_by_its_digests(by_class: Path) -> None:
+def test_cifar100_sorted_by_class_is_recognized_by_its_digests(by_class: Path) -> None:
     found = load_dataset("cifar100", by_class)
     assert sources.present("cifar100", by_class)
     assert found.name == "cifar100-by-class"

@@ -36,7 +36,7 @@ def test_class_folders_load_with_a_stratified_test_part(tmp_path: Path, suffix: 
     assert load_dataset(f"folder:{tmp_path / 'pets'}").digest == pets.digest
 
 
-def test_image_size_is_a_parameter_and_the_path_does_not_change_the_digest(tmp_path: Path) -> None:
+def test_image_size_resizes_and_path_does_not_change_the_digest(tmp_path: Path) -> None:
     first, second = fill(tmp_path / "a"), fill(tmp_path / "b")
     sets = [load_dataset(f"folder({str(path)!r}, image_size=20)") for path in (first, second)]
     assert sets[0].train.images.shape[2:] == (20, 20)
@@ -134,7 +134,7 @@ def test_16_bit_images_are_scaled_and_32_bit_images_rejected(tmp_path: Path) -> 
 
 
 def test_damaged_exif_data_is_named_as_an_unreadable_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PIL raises struct.error for damaged EXIF data, not an error of its own."""
+    """PIL raises struct.error for damaged EXIF data, not one of PIL's errors."""
 
     def damaged(image: Image.Image) -> Image.Image:
         raise struct.error("unpack requires a buffer of 2 bytes")
@@ -168,7 +168,9 @@ def test_unknown_part_next_to_train_is_rejected(tmp_path: Path) -> None:
     ("sizes", "side"),
     [([(20, 20)], 20), ([(128, 128)], 128), ([(20, 20), (21, 21)], 64), ([(20, 22)], 64), ([(129, 129)], 64)],
 )
-def test_square_images_of_one_size_keep_it(tmp_path: Path, sizes: list[tuple[int, int]], side: int) -> None:
+def test_default_size_is_kept_for_squares_of_one_size_up_to_128_else_64(
+    tmp_path: Path, sizes: list[tuple[int, int]], side: int
+) -> None:
     for label in ("cat", "dog"):
         (tmp_path / label).mkdir()
         for number in range(10):

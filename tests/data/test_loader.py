@@ -85,7 +85,7 @@ def test_rank_without_samples_gets_an_empty_batch() -> None:
     assert last[1].total == 1
 
 
-def test_sample_is_augmented_alike_in_any_batch() -> None:
+def test_sample_is_augmented_identically_in_any_batch() -> None:
     def by_sample(**values: Any) -> dict[int, Tensor]:
         batches = loader(augment="crop(2)|flip|rotate(10)|cutout(3)", **values).epoch(2)
         return {
@@ -117,7 +117,7 @@ def test_loading_leaves_the_data_set_unchanged() -> None:
     assert torch.equal(SET.train.images, before)
 
 
-def test_preprocessing_normalises_and_resizes() -> None:
+def test_preprocessing_normalizes_and_resizes() -> None:
     images = SET.train.images[:5]
     found = PLAIN(images)
     mean, std = (torch.tensor(values)[:, None, None] for values in (SET.mean, SET.std))
@@ -150,7 +150,7 @@ def test_invalid_preprocessing_is_named(text: str, message: str) -> None:
 def test_invalid_loader_arguments_are_rejected() -> None:
     with pytest.raises(FavoritError, match="cannot be shared equally between 5 processes"):
         loader(world=5)
-    with pytest.raises(FavoritError, match="more than the 103 images"):
+    with pytest.raises(FavoritError, match="there are only 103 images"):
         loader(batch_size=104, drop_last=True)
     empty = Images(SET.train.images[:0], SET.train.labels[:0])
     with pytest.raises(FavoritError, match="no images"):

@@ -229,7 +229,7 @@ def test_file_removed_by_another_process_counts_as_missing(
     set_source(monkeypatch, source, archive=Archive("things.tar.gz", "0" * 32, "inner"), places=(".",))
     assert fetch("things", tmp_path) == CONTENT
     (tmp_path / "one").unlink()
-    with pytest.raises(FavoritError, match=r"no source had it. Tried: .*things\.tar\.gz"):
+    with pytest.raises(FavoritError, match=r"no source provided it. Tried: .*things\.tar\.gz"):
         fetch("things", tmp_path)
 
 

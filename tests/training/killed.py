@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import lightning_fabric  # noqa: F401  # imported before the fork, because it takes most of the time
+import lightning_fabric  # noqa: F401  # imported before the fork, because importing it takes most of the time
 import sklearn.model_selection  # noqa: F401
 
 import favorit
@@ -30,7 +30,7 @@ def die() -> None:
 
 
 def arm(place: str) -> Any:
-    """Patches the place where the process kills itself; returns a listener for the events."""
+    """Makes this process kill itself at `place`. Returns a listener that must be passed to `train`."""
     kind, *rest = place.split()
     number = int(rest[-1])
     if kind == "weights":

@@ -18,7 +18,7 @@ from favorit.training.diagnosis import diagnose
 from favorit.training.engine import DivergedError
 from favorit.training.evaluation import Evaluation, report
 from favorit.training.folder import RunFolder
-from training_helpers import files, fit, held, tiny, untimed, weights
+from training_helpers import build_training, files, fit, tiny, untimed, weights
 
 STEPS = 6  # steps in an epoch: 86 images in batches of 16
 
@@ -61,7 +61,7 @@ def test_zero_seconds_between_checkpoints_saves_every_step(tmp_path: Path):
             folders.append((event.step, [path.name for path in run.glob("*-*") if path.is_dir()]))
 
     favorit.train(tiny(), out=tmp_path, listen=listen, checkpoint_seconds=0)
-    middle = [*range(1, STEPS), *range(STEPS + 1, 2 * STEPS)]  # the end of an epoch has its own
+    middle = [*range(1, STEPS), *range(STEPS + 1, 2 * STEPS)]  # the checkpoint after an epoch has no event
     assert folders == [(step, [f"checkpoint-{step}"]) for step in middle]
 
 
@@ -91,7 +91,7 @@ def test_result_has_metrics_times_memory_and_size(tmp_path: Path):
 
 
 def test_partial_last_batch_is_not_timed(tmp_path: Path):
-    """Five images in batches of two: the last batch has one image and does not count."""
+    """Five images in batches of two: the last batch has one image and is not timed."""
     model, images = create_model(tiny().model), torch.zeros(1, 3, 32, 32)
     found = report(
         model, Evaluation(torch.zeros(5, 10), torch.zeros(5, dtype=torch.int64), [1.0, 3.0, 0.5], [2, 2, 1]), images
@@ -124,7 +124,7 @@ def test_finished_run_is_returned_without_training(tmp_path: Path):
     assert list(files(tmp_path)) == before
 
 
-def test_run_finished_by_another_process_meanwhile_is_not_repeated(tmp_path: Path, monkeypatch):
+def test_run_finished_by_another_process_during_startup_is_not_repeated(tmp_path: Path, monkeypatch):
     """Building the model takes seconds between the first check of the folder and the lock."""
     from favorit.training import run as module
 
@@ -133,7 +133,7 @@ def test_run_finished_by_another_process_meanwhile_is_not_repeated(tmp_path: Pat
     def slow(*arguments: Any) -> Any:
         monkeypatch.setattr(module, "_launch", launch)
         other, _ = fit(tmp_path, tiny())
-        (other.path / "checkpoint-12").mkdir()  # as if it was killed before it tidied
+        (other.path / "checkpoint-12").mkdir()  # as after a kill before `tidy`
         return launch(*arguments)
 
     monkeypatch.setattr(module, "_launch", slow)
@@ -172,14 +172,14 @@ def test_patience_stops_after_that_many_epochs_without_improvement(tmp_path: Pat
 
 @pytest.mark.parametrize("monitor", ["accuracy", "loss"])
 def test_best_epoch_is_tested(tmp_path: Path, monitor):
-    training = held(tmp_path, tiny(train=dict(**RESTLESS, monitor=monitor)))
+    training = build_training(tmp_path, tiny(train=dict(**RESTLESS, monitor=monitor)))
     states = []
     for event in training.events():
         if isinstance(event, Epoch):
             states.append({name: value.clone() for name, value in training.model.state_dict().items()})
     records = training.folder.epochs()
     scores = [score(record, monitor) for record in records]
-    best = scores.index(max(scores))  # ties: the first
+    best = scores.index(max(scores))  # the first of equal scores
     assert 0 < best < 9, "invalid test case: the first or last epoch is best"
     running = [max(scores[: number + 1]) for number in range(10)]
     assert [record["best"] for record in records] == [
@@ -222,7 +222,7 @@ def test_without_validation_all_images_train(tmp_path: Path):
 
 @pytest.mark.parametrize("train", [dict(), dict(select="last", patience=1)])
 def test_selection_without_validation_images_is_rejected(train):
-    with pytest.raises(FavoritError, match=r"data\.validation=0 leaves nothing to choose by"):
+    with pytest.raises(FavoritError, match=r"data\.validation=0 leaves no images to select an epoch with"):
         tiny(data=dict(validation=0), train=train)
 
 
@@ -230,7 +230,7 @@ def test_folds_are_disjoint_and_cover_all_images(tmp_path: Path):
     configs = [tiny(data=dict(folds=3, fold=fold)) for fold in range(3)]
     parts = []
     for config in configs:
-        training = held(tmp_path / str(config.data.fold), config)
+        training = build_training(tmp_path / str(config.data.fold), config)
         assert training.validation is not None
         train, validation = set(training.loader.indices.tolist()), set(training.validation.indices.tolist())
         assert train.isdisjoint(validation)
@@ -244,7 +244,7 @@ def test_folds_are_disjoint_and_cover_all_images(tmp_path: Path):
 
 
 def test_subset_trains_on_that_many_images(tmp_path: Path):
-    training = held(tmp_path, tiny(data=dict(subset=40, validation=10)))
+    training = build_training(tmp_path, tiny(data=dict(subset=40, validation=10)))
     assert training.validation is not None
     assert (len(training.loader.indices), len(training.validation.indices)) == (30, 10)
 
@@ -255,7 +255,7 @@ def test_drop_last_drops_the_partial_batch(tmp_path: Path):
 
 
 def test_only_training_images_are_augmented(tmp_path: Path):
-    training = held(tmp_path, tiny(data=dict(augment="crop(2)|flip")))
+    training = build_training(tmp_path, tiny(data=dict(augment="crop(2)|flip")))
     assert training.validation is not None
     assert training.loader.augment is not None
     assert training.validation.augment is None
@@ -357,7 +357,7 @@ def test_nan_loss_stops_the_run_as_failed(tmp_path: Path):
 
 
 def test_nan_weights_after_the_last_step_fail_the_run(tmp_path: Path):
-    """A single step: no later training loss would reveal it."""
+    """With a single step, no later training loss can show the NaN."""
     config = tiny(train=dict(lr=1e30, schedule="constant", epochs=1, batch_size=96))
     with pytest.raises(DivergedError, match="the validation loss became nan at epoch 1, step 1 of 1"):
         fit(tmp_path, config)
@@ -426,7 +426,7 @@ def test_missing_device_is_a_readable_error(tmp_path: Path, accelerator, devices
 
 
 def test_batch_size_not_divisible_by_processes_is_rejected(tmp_path: Path, monkeypatch):
-    """Every process raises it on its own, before any of them waits for another."""
+    """Every process raises the error itself, before it waits for another process."""
     from favorit.training import run as module
 
     class Two:

@@ -1,4 +1,4 @@
-"""The data loaders of a run: augmented and partial tests, class weights, flags."""
+"""The data loaders of a run: augmented tests, test subsets, class weights, flags."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_class_weights_of_wrong_length_are_rejected():
         class_weights(torch.tensor([0, 1, 2]), 3, (1.0, 2.0))
 
 
-def test_result_flags_name_augmented_and_partial_tests(tmp_path: Path):
+def test_result_flags_name_augmented_tests_and_test_subsets(tmp_path: Path):
     run, _ = fit(tmp_path, tiny(data=dict(test_subset=12, augment="flip", augment_test=True), train=dict(epochs=1)))
     assert run.result["flags"] == ["augmented-test", "test-subset"]
     assert sum(map(sum, run.result["test"]["confusion"])) == 12

@@ -15,7 +15,7 @@ from favorit import RunConfig, seeds
 from favorit.attention.kernels.random_features import orthogonal_rows
 from favorit.data import split
 from favorit.training import Epoch, Step
-from training_helpers import first_model, fit, held, pictures, resolved, tiny, weights
+from training_helpers import build_training, first_model, fit, pictures, resolved, tiny, weights
 
 # One step on all images at once: the loss of the epoch is that of the untrained model.
 ONCE: dict[str, Any] = dict(
@@ -64,7 +64,7 @@ def test_label_smoothing_spreads_s_over_all_classes(tmp_path: Path, smoothing):
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
 def test_mixed_labels_give_the_weighted_cross_entropy(tmp_path: Path, augment, smoothing):
     config = once(data=dict(augment=augment), train=dict(label_smoothing=smoothing))
-    training = held(tmp_path / "one", config)
+    training = build_training(tmp_path / "one", config)
     (batch,) = training.loader.epoch(0)
     assert ((batch.targets > 0.01).sum(1) == 2).any(), "invalid test case: nothing was mixed"
     with torch.no_grad():
@@ -82,7 +82,7 @@ def test_class_weights_give_every_class_the_same_total_weight(tmp_path: Path):
     counts = torch.bincount(labels)
     assert counts.tolist() == [32, 8, 16]
     weight = torch.tensor([56 / (3 * 32), 56 / (3 * 8), 56 / (3 * 16)], dtype=torch.float64)
-    training = held(tmp_path / "held", config)
+    training = build_training(tmp_path / "held", config)
     torch.testing.assert_close(training.class_weights, weight.float())
     expected = -(weight[labels] * logp[torch.arange(56), labels]).mean().item()
     assert first_loss(tmp_path / "run", config) == pytest.approx(expected, rel=1e-6)
@@ -91,7 +91,7 @@ def test_class_weights_give_every_class_the_same_total_weight(tmp_path: Path):
 def test_class_weights_count_only_the_training_part(tmp_path: Path):
     path = pictures(tmp_path / "images", {"common": 40, "rare": 10})
     config = tiny(data=dict(name=f"folder('{path}', 8)", validation=0.25), train=dict(class_weights=True))
-    training = held(tmp_path / "held", config)
+    training = build_training(tmp_path / "held", config)
     _, data = resolved(config)
     train, _ = split(data.train.labels, seed=0, validation=0.25)
     counts = torch.bincount(data.train.labels[train])
@@ -140,7 +140,7 @@ def test_gradients_are_clipped_by_their_norm_over_all_parameters(tmp_path: Path)
 
 def test_ema_averages_the_weights_after_each_step(tmp_path: Path):
     config = tiny(model=dict(layout="favor(m=8)"), train=dict(ema=0.8, redraw=2))
-    training = held(tmp_path, config)
+    training = build_training(tmp_path, config)
     average: dict[str, Tensor] = {}
     for event in training.events():
         if isinstance(event, Step):
@@ -195,7 +195,7 @@ def draw(config: RunConfig, layer: int, index: int) -> Tensor:
 )
 def test_features_are_redrawn_exactly_at_the_configured_steps(tmp_path: Path, redraw, indices):
     config = tiny(model=dict(layout="favor(m=8)"), train=dict(redraw=redraw), seed=5)
-    training = held(tmp_path, config)
+    training = build_training(tmp_path, config)
     expected = iter(indices)
     epochs = 0
     for event in training.events():

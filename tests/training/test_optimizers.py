@@ -38,7 +38,7 @@ every = pytest.mark.parametrize(("spec", "case"), SPECS, ids=[spec for spec, _ i
 
 
 class Net(nn.Module):
-    """The kinds of parameters that optimisers distinguish: matrices inside and outside of blocks, vectors, a scalar."""
+    """The kinds of parameters that optimizers distinguish: matrices inside and outside of blocks, vectors, a scalar."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ def test_every_registered_optimizer_has_a_case():
 
 
 @every
-def test_optimizer_minimises_a_quadratic(spec, case):
+def test_optimizer_minimizes_a_quadratic(spec, case):
     model = Net()
     goals = [torch.randn_like(p) for p in model.parameters()]
     optimizers = build_optimizers(model, TrainConfig(optimizer=spec, lr=case.lr, weight_decay=0.0))
@@ -95,7 +95,7 @@ def test_frozen_parameters_are_left_out(spec, case):
     assert seen == {id(p) for p in model.parameters() if p.requires_grad}
 
 
-def test_muon_optimises_only_the_matrices_of_the_blocks():
+def test_muon_optimizes_only_the_matrices_of_the_blocks():
     config, _ = resolved(tiny())
     model = first_model(config)
     muon, adamw = build_optimizers(model, TrainConfig(optimizer="muon"))

@@ -1,4 +1,4 @@
-"""A small hybrid on published images, end to end from the files."""
+"""A small hybrid on published images: loading the files, training, evaluation, prediction."""
 
 from __future__ import annotations
 

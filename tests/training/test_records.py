@@ -115,7 +115,7 @@ def test_reading_runs_changes_no_file(shelf):
 
 
 def test_environment_of_the_times_is_in_the_table(shelf):
-    """The environment decides which runs may be compared by time."""
+    """Times are compared only between runs with the same environment."""
     row = by_status(favorit.runs(shelf))["complete"]
     environment = favorit.Run(shelf / row["id"]).result["environment"]
     known = {key: value for key, value in environment.items() if value is not None}

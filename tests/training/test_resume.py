@@ -36,7 +36,7 @@ PLACES: dict[str, set[str]] = {
     "replace predictions.npz 1": {"checkpoint-18"},
     "replace result.json 1": {"checkpoint-18", "predictions.npz"},
 }
-TIDYING = "old 18"  # the result is written, the last checkpoint partly deleted
+TIDYING = "old 18"  # the result is written, and the last checkpoint is partly deleted
 COMPLETE = {
     "config.json",
     "lock",
@@ -46,7 +46,7 @@ COMPLETE = {
     "predictions.npz",
     "result.json",
 }
-AGAIN = ["step 2"] * 12  # the same run, killed at every second step
+AGAIN = ["step 2"] * 12  # the same run, killed in the second step of each of 12 processes
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     status, output, errors = finish(start(Path(__file__).with_name("killed.py"), out / "jobs.json"))
     assert (status, errors) == (0, "")
     ends = [json.loads(line) for line in output.splitlines()]
-    # Each process of AGAIN gains one step: unless the second ends an epoch, the process dies before its checkpoint.
+    # Each process of AGAIN dies in its second step, before the checkpoint of that step. So it gains one step.
     assert [end["ended"] for end in ends] == ["SIGKILL"] * len(jobs), ends
     return out
 

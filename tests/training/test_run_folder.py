@@ -37,7 +37,7 @@ def complete(tmp_path_factory: pytest.TempPathFactory) -> favorit.Run:
 
 @pytest.fixture(scope="module")
 def half(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The parent of a run that was interrupted in its second epoch."""
+    """A folder of runs with one run, which was interrupted in its second epoch."""
     out = tmp_path_factory.mktemp("half")
     interrupt(out, CONFIG)
     return out
@@ -56,19 +56,19 @@ def interrupt(out: Path, config: favorit.RunConfig, step: int = 8) -> Path:
 
 @pytest.fixture
 def finished(complete, tmp_path: Path) -> favorit.Run:
-    """A copy to damage."""
+    """A copy of the complete run, which the test may damage."""
     return favorit.Run(Path(shutil.copytree(complete.path, tmp_path / "runs" / complete.id)))
 
 
 @pytest.fixture
 def folder(half, tmp_path: Path) -> Path:
-    """A copy to damage, of the run in its second epoch."""
+    """A copy of the interrupted run, which the test may damage."""
     (run,) = half.iterdir()
     return Path(shutil.copytree(run, tmp_path / "runs" / run.name))
 
 
 def resumes(folder: Path, complete: favorit.Run, first_step: int) -> None:
-    """The same call finishes the run, starting at step `first_step` of twelve."""
+    """Asserts that training again starts at step `first_step` of twelve and ends bit-equal to the complete run."""
     run, events = fit(folder.parent, CONFIG)
     assert [event.epoch * 6 + event.step for event in events if isinstance(event, Step)] == list(range(first_step, 13))
     assert_bit_equal(Outcome.of(run), Outcome.of(complete))
@@ -321,7 +321,7 @@ def test_pickles_are_not_executed(folder, tmp_path: Path, write):
     write({"format": 1, "progress": Malicious(trap), "states": []}, folder / "checkpoint-8" / "state.pt")
     raises_line(lambda: fit(folder.parent, CONFIG), folder / "checkpoint-8", "cannot resume from", "delete that folder")
     assert not trap.exists()
-    with suppress(RuntimeError):  # torch rejects a bare pickle, but only after it has run
+    with suppress(RuntimeError):  # torch rejects a plain pickle file, but only after executing it
         torch.load(folder / "checkpoint-8" / "state.pt", weights_only=False)
     assert trap.exists(), "invalid test case: the pickle does nothing"
 
@@ -338,7 +338,7 @@ def test_deleting_the_folder_in_the_message_repairs_the_run(folder, complete):
 
 @contextmanager
 def no_file_longer_than(size: int) -> Iterator[None]:
-    """The system refuses longer files, as a full disk would. safetensors, torch and Python report that differently."""
+    """Limits the size of files, as a full disk does. safetensors, torch and Python then raise different errors."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -432,7 +432,7 @@ def test_second_process_on_the_same_run_is_rejected(folder, complete):
 
 
 def test_trainer_waits_for_a_reader_lock_without_timeout(folder, complete, monkeypatch):
-    """`favorit runs` holds a shared lock while it reads a run, and may be stopped meanwhile."""
+    """`favorit runs` holds a shared lock while it reads a run, and may be suspended while it does."""
     from favorit import locks
 
     original = locks._acquire_from_readers

@@ -1,4 +1,4 @@
-"""Run ids are a function of the meaning of a configuration: pinned, and independent of how it is written."""
+"""Run ids: pinned values, equal for equivalent configurations, different for all others."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ SAME: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         dict(model=dict(stem="patch", position="learned+rope2d", local="dwconv")),
     ),
     "the width of heads": (dict(model=dict(head_dim=16)), dict()),
-    "optimisers and schedules": (
+    "optimizers and schedules": (
         dict(train=dict(optimizer="sgd(momentum=0.9)", schedule="step(5, 0.5)")),
         dict(train=dict(optimizer="sgd", schedule="step")),
     ),

@@ -22,7 +22,7 @@ EPOCHS, STEPS = 10, 7
 
 @dataclass(frozen=True)
 class Case:
-    """The factor at some of ten epochs, computed by hand."""
+    """A spec, and its factors {epoch: factor} in a run of ten epochs, computed by hand."""
 
     spec: str
     at: dict[float, float]

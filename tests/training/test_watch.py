@@ -72,7 +72,7 @@ def test_inference_is_timed_at_the_batch_size_of_the_config(tmp_path: Path):
     assert deviation is not None, "48 images make six whole batches of 7"
 
 
-def test_result_summarises_its_epochs(tmp_path: Path):
+def test_result_summarizes_its_epochs(tmp_path: Path):
     run, _ = fit(tmp_path, tiny(train=dict(epochs=3, watch="test")))
     epochs, result = run.epochs, run.result
     assert result["train_accuracy"] == epochs[-1]["train_accuracy"]
@@ -101,7 +101,7 @@ def record(epoch: int, test: float | None, validation: float | None, train: floa
     )
 
 
-def test_best_epoch_ties_go_to_the_first():
+def test_best_epoch_is_the_first_of_equal_ones():
     found = outcome([record(0, 0.2, 0.3), record(1, 0.6, 0.5), record(2, 0.6, 0.5), record(3, 0.4, 0.1)])
     assert found["best_test"] == {"accuracy": 0.6, "loss": 1.4, "epoch": 1}
     assert found["best_validation_loss"] == {"value": 0.5, "epoch": 1}

@@ -35,7 +35,7 @@ def build_config(
     changes = parse_settings(settings, tuple(SECTIONS), ("seed",))
     for key in FROM_DATA & changes["model"].keys():
         resize = " (data.preprocess=resize(64) makes images of 64 x 64)" if key == "image_size" else ""
-        raise FavoritError(f"--set model.{key} is not valid: it follows from the data{resize}")
+        raise FavoritError(f"--set model.{key} is not valid: the data set determines it{resize}")
     options = {"data.name": ("data", data), "train.epochs": ("epochs", epochs), "seed": ("seed", seed)}
     _reject_duplicates(flatten(changes), options)
     for section in SECTIONS:
@@ -77,7 +77,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _parse(value: Any) -> Any:
-    """The value with keys as text, and text parsed as `--set` parses it: YAML reads 1e-3 as text."""
+    """The value with text keys. Text values are parsed as in `--set`, because YAML reads 1e-3 as text."""
     if isinstance(value, dict):
         return {str(key): _parse(part) for key, part in value.items()}
     return literal(value) if isinstance(value, str) else value

@@ -1,4 +1,4 @@
-"""`favorit data`: list data sets, fetch their files, draw them."""
+"""`favorit data`: list data sets, fetch their files, draw overviews."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def list_(
     data_dir: DataDir = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """List the data sets: classes, size, licence, and if their files are present.
+    """List the data sets: classes, size, licence, and whether their files are present.
 
     Example: [bold]favorit data list[/bold]
     """

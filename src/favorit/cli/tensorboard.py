@@ -26,7 +26,7 @@ class _OpenRun:
 class Curves:
     """Writes the records of epochs for TensorBoard, each epoch once even if its run is killed and resumed.
 
-    Epochs trained earlier, also without TensorBoard, are read from the folder of the run.
+    Epochs trained before, with or without `--tensorboard`, are added from the run's folder.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -57,7 +57,7 @@ class Curves:
     def add(self, name: str, record: dict[str, Any]) -> None:
         """Writes an epoch (a line of epochs.jsonl) of an open run."""
         run = self._open[name]
-        # If a worker finishes an epoch before `begin`, the record is in the folder and also arrives as an event.
+        # If a worker finishes an epoch before `begin`, its record is both in the folder and in a later event.
         if record["epoch"] <= run.epoch:
             return
         run.epoch = record["epoch"]

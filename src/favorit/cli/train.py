@@ -30,7 +30,7 @@ def train(
         int | None,
         typer.Option(
             min=2,
-            help="Stratified k-fold cross-validation: train all folds, print their mean on held-out and test images.",
+            help="Stratified k-fold cross-validation: train all folds, print mean held-out and test accuracy.",
         ),
     ] = None,
     out: Annotated[Path, typer.Option(help="The folder for runs.")] = Path("runs"),
@@ -45,7 +45,7 @@ def train(
         bool, typer.Option("--tensorboard", help="Write curves for TensorBoard into OUT/tensorboard.")
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Finally print one line of JSON for each run, and one for all folds.")
+        bool, typer.Option("--json", help="At the end, print one line of JSON for each run, and one for all folds.")
     ] = False,
 ) -> None:
     """Train a model. Rerun the same command to resume; finished runs are skipped.
@@ -70,7 +70,7 @@ def train(
     console.quiet = not is_rank_zero
     values = build_config(config, preset, settings or [], data=data, epochs=epochs, seed=seed)
     if folds and (values.data.folds, values.data.fold) != (None, None):
-        raise FavoritError("--folds trains every fold, data.folds and data.fold choose one: give one or the other")
+        raise FavoritError("--folds trains every fold, but data.folds and data.fold select one: give only one of them")
     finished = []
     for fold in range(folds) if folds else [None]:
         own = values if fold is None else values.replace(data=values.data.replace(folds=folds, fold=fold))

@@ -1,4 +1,4 @@
-"""Data: from files to batches, by `load_dataset`, `split` and `Loader`."""
+"""Data sets, from files to batches: `load_dataset`, `split` and `Loader`."""
 
 from favorit.data.augment import AUGMENTS, Augment, build_augment
 from favorit.data.datasets import CARDS, DATASETS, load_dataset, located

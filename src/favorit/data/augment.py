@@ -1,4 +1,4 @@
-"""Augmentation of uint8 batches, `crop(4)|flip|rotate(5)|cutout(8)|mixup(0.2)`, without a Python loop over images.
+"""Augmentation of batches, `crop(4)|flip|rotate(5)|cutout(8)|mixup(0.2)`, without a Python loop over images.
 
 Crop, flip, rotate and cutout compute no new pixel values: each output pixel is a source pixel, black, or the mean
 color. They therefore transform a map of source indices, and the pixels are gathered once at the end:
@@ -6,11 +6,12 @@ color. They therefore transform a map of source indices, and the pixels are gath
     map (B,H,W) int64     0 .. HW-1 a source pixel | HW black | HW+1 the mean color
     out[b,c,i] = [pixels, 0, mean][b, c, map[b,i]]
 
-Random numbers belong to the sample: each epoch draws a table with a row for every sample of the data set, and a batch
-takes the rows of its samples. So the augmentation of a sample does not depend on its batch, its rank, or a resume.
+Each sample has its own random numbers: every epoch draws a table with one row for each sample of the data set, and a
+batch reads the rows of its samples. The random numbers of a sample therefore do not depend on its batch, its rank, or a
+resume.
 
-Every step takes `classes`, the labels that it applies to: `flip|rotate(10, classes=(3, 5))`. Random numbers are drawn
-for all samples, so that images of these classes change exactly as they would without the limit.
+Every step has a parameter `classes`, the labels that it applies to: `flip|rotate(10, classes=(3, 5))`. Random numbers
+are drawn for all samples, so that images of these classes change exactly as they would without the limit.
 """
 
 from __future__ import annotations
@@ -129,7 +130,8 @@ class Flip(Spatial):
 class Rotate(Spatial):
     """Rotation about the center by an angle uniform in +-`degrees`, nearest pixel; outside is black.
 
-    Source: common practice; `rotate(5)` in Bennouna et al. (report 3 of five).
+    Source: common practice; `rotate(5)` in Bennouna et al. 2025, Hybrid Transformer Models with Performer and Regular
+    Attention.
     """
 
     def __init__(self, degrees: Degrees = 5.0) -> None:
@@ -137,7 +139,7 @@ class Rotate(Spatial):
 
     def draw(self, samples: int, generator: torch.Generator) -> Tensor:
         angle = (2 * torch.rand(samples, generator=generator) - 1) * math.radians(self.degrees)
-        # Computed here, not in `apply`: a vectorized cosine may differ in the last bit with its index in the tensor.
+        # Computed here, not in `apply`: the last bit of a vectorized cosine can depend on the index in the tensor.
         return torch.stack([angle.cos(), angle.sin()], 1)
 
     def apply(self, map: Tensor, rows: Tensor, black: int) -> Tensor:
@@ -191,7 +193,7 @@ class Mixup(Mixing):
 
 @augmentation("cutmix")
 class Cutmix(Mixing):
-    """lambda ~ Beta(alpha, alpha): a rectangle of x' in x with 1 - lambda of the area.
+    """lambda ~ Beta(alpha, alpha): pastes a rectangle of x' into x that covers 1 - lambda of the area.
 
     Source: Yun et al. 2019, CutMix, arXiv 1905.04899.
     """
@@ -200,8 +202,8 @@ class Cutmix(Mixing):
         self.alpha = alpha
 
     def draw(self, samples: int, generator: torch.Generator) -> Tensor:
-        place = torch.rand((samples, 2), generator=generator)
-        return torch.cat([place, (1 - _beta(self.alpha, samples, generator)).sqrt()], 1)
+        center = torch.rand((samples, 2), generator=generator)
+        return torch.cat([center, (1 - _beta(self.alpha, samples, generator)).sqrt()], 1)
 
     def apply(self, images: Tensor, partners: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         # The label weight is the visible area. It exceeds lambda if the rectangle is clipped at an edge.
@@ -243,7 +245,7 @@ class Augment:
 
     @property
     def mixes(self) -> bool:
-        """True if targets become weights over classes."""
+        """True if a step mixes images, so that targets become class probabilities."""
         return bool(self.mixings)
 
     @property
@@ -285,8 +287,8 @@ class Augment:
         """float (B + 1, C, H, W), each image followed by its partner, and labels (B,) -> (B mixed images, weight (B,)
         of each image's own label).
 
-        With several mixings, each sample takes one of them at random, all equally likely. It stays unchanged if that
-        mixing is limited to other classes.
+        With several mixings, each sample draws one of them, all equally likely. It stays unchanged if that mixing is
+        limited to other classes.
         """
         own, partners = images[:-1], images[1:]
         tables = rows[len(self.spatial_stages) : -1]

@@ -95,7 +95,7 @@ def load_dataset(text: str, data_dir: DataDir = None) -> DataSet:
 
 
 def located(text: str) -> str:
-    """A name of the same data set that is valid in every working directory: paths become absolute."""
+    """The text with an absolute path, if it has a path, so that it is valid in every working directory."""
     spec = _spec(text)
     values = DATASETS[spec.name].resolve(spec)
     return (
@@ -181,7 +181,7 @@ def cifar10(data_dir: DataDir = None) -> DataSet:
 def cifar100(data_dir: DataDir = None) -> DataSet:
     """Photographs of a hundred classes, 32x32 RGB, with the fine labels.
 
-    Files sorted by class load as `cifar100-by-class`, because the order of the images decides splits and batches.
+    Files sorted by class load as `cifar100-by-class`, because splits and batches depend on the order of the images.
     """
     found, files = fetch_named("cifar100", data_dir)
     train, test = (
@@ -226,6 +226,7 @@ def _synthetic_part(patterns: Tensor, size: int, count: int, seed: int, part: st
 def folder(path: str, image_size: PositiveInt | None = None, seed: NonNegativeInt = 0) -> DataSet:
     """Your own images: PATH/class/*.png, jpg, webp, bmp, gif or tif, optionally below PATH/train, PATH/val, PATH/test.
 
-    Square images that all have one size up to 128 keep it. Others are resized to squares of 64, or of `image_size`.
+    Images are resized to squares of `image_size`. By default, they keep their size if the training images are squares
+    of one size up to 128; otherwise they are resized to squares of 64.
     """
     return load_folder(path, image_size, seed)

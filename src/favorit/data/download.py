@@ -63,7 +63,7 @@ def _receive(url: str, part: Path) -> None:
         error.close()
         if error.code != http.client.REQUESTED_RANGE_NOT_SATISFIABLE or not have:
             raise
-        # The server has nothing left to send: the partial file is complete or too long. Its checksum decides.
+        # The server has nothing left to send, so the partial file is complete or too long. `verify` tells which.
         return
     with response:
         resumed = response.status == http.client.PARTIAL_CONTENT

@@ -1,7 +1,7 @@
 """A user's own images: PATH/class/*.png, or PATH/train, PATH/val and PATH/test with class folders inside.
 
-Every image is rotated according to its EXIF tag and converted to RGB. Unless all images are squares of one size, each
-is resized (not cropped) to a square.
+Every image is rotated according to its EXIF tag, converted to RGB, and resized (not cropped) to a square. Without
+`image_size`, training images that are all squares of one size up to LARGEST_KEPT keep their size.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _eight_bits(image: Any) -> Any:
 
 
 def find_images(paths: Sequence[Path]) -> list[Path]:
-    """The files as given; a folder stands for all images in and below it. An empty folder is an error."""
+    """The given files; a folder is replaced by all images in and below it. A folder without images is an error."""
     found: list[Path] = []
     for path in paths:
         inside = [file for folder in _folders(path) for file in _files(folder)] if path.is_dir() else [path]
@@ -107,7 +107,7 @@ def load_folder(path: str, image_size: int | None, seed: int) -> DataSet:
             reason = f"{len(train)} images of {len(classes)} classes are too few to hold out a test set"
             raise FavoritError(
                 f"folder:{path}: {reason}: add images, or put test images into {root / 'test'} "
-                f"and these into {root / 'train'}"
+                f"and training images into {root / 'train'}"
             )
         try:
             kept, held_out = split(train.labels, seed=seed, validation=count)
@@ -185,7 +185,7 @@ def _read(folder: Path, classes: tuple[str, ...], size: int) -> Images:
     pixels = torch.empty((len(labeled), 3, size, size), dtype=torch.uint8)
 
     def load(index: int) -> str | None:
-        """The name of an image that cannot be read."""
+        """Reads an image into `pixels`; returns its name if it cannot be read, else None."""
         try:
             pixels[index] = read_image(labeled[index][0], (size, size))
         except FavoritError:

@@ -37,7 +37,10 @@ class Images:
 
 @dataclass(frozen=True)
 class DataSet:
-    """A named data set. `mean` and `std` are per channel on the 0..1 scale. `validation` is its own part, if any."""
+    """A named data set. `mean` and `std` are per channel on the 0..1 scale.
+
+    `validation` is None if the data set has no validation part of its own.
+    """
 
     name: str
     classes: tuple[str, ...]

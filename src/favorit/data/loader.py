@@ -1,7 +1,7 @@
 """Batches from a data set in memory.
 
-The order of the samples in epoch e is one permutation, a function of (seed, e) alone. So a run that resumes in the
-middle of an epoch, or runs on another number of processes, sees the same batches.
+The order of the samples in epoch e is one permutation, a function of (seed, e) alone. A run therefore sees the same
+batches after a resume in the middle of an epoch, and on any number of processes.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Batch:
     """`images` float32 (B, C, H, W), normalized; `targets` int64 (B,), or float32 (B, classes) if labels are mixed.
 
     `indices` are the indices of the samples in the data set; `total` counts the samples of all ranks. Divide a loss
-    summed over the batch by total / world: averaged over ranks, its gradient is that of one process, even if the ranks
-    have batches of different sizes.
+    summed over the batch by total / world. Its gradient, averaged over ranks, then equals that of one process, even if
+    the ranks have batches of different sizes.
     """
 
     images: Tensor
@@ -36,7 +36,7 @@ class Batch:
 
 
 class Loader:
-    """Batches of `images` at `indices`. With `world` ranks, each takes a contiguous share of every batch, of equal size
+    """Batches of `images` at `indices`. With `world` ranks, each loads a contiguous share of every batch, of equal size
     in all full batches. `classes` is the width of mixed targets, by default the greatest label + 1.
     """
 
@@ -71,7 +71,7 @@ class Loader:
             raise FavoritError("no images to load")
         if len(self) == 0:
             raise FavoritError(
-                f"batch_size={batch_size} is more than the {len(self.indices)} images, and drop_last drops that batch"
+                f"batch_size={batch_size} with drop_last leaves no batch: there are only {len(self.indices)} images"
             )
         self.classes = classes or int(images.labels.max()) + 1
         if augment:
@@ -96,7 +96,7 @@ class Loader:
         first, last = total * self.rank // self.world, total * (self.rank + 1) // self.world
         own = samples[first:last]
         mixes = self.augment is not None and self.augment.mixes
-        # The mixing partner is the next sample of the whole batch, so this share needs one sample more.
+        # The mixing partner is the next sample of the whole batch, so this rank loads one more sample.
         taken = torch.cat([own, samples[last % total].view(1)]) if mixes else own
         pixels = self.images.images.flatten(1).index_select(0, taken).view(-1, *self.images.images.shape[1:])
         targets = self.images.labels[taken]

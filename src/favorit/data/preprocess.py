@@ -30,7 +30,7 @@ class Preprocess:
         values = images.float().mul_(scale).add_(shift)
         if self.size is None or tuple(images.shape[2:]) == self.size:
             return values
-        # Resizing and normalization are both linear, so their order is free. Normalizing the smaller image costs less.
+        # Resizing and normalization commute. Normalizing first costs less if the image is enlarged.
         shrinks = self.size[0] < images.shape[2] or self.size[1] < images.shape[3]
         return F.interpolate(values, self.size, mode="bilinear", antialias=shrinks, align_corners=False)
 

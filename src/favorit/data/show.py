@@ -42,7 +42,7 @@ class Picture:
 
 
 def picture(dataset: DataSet, augment: str | None = None, patch: int | None = None, seed: int = 0) -> Picture:
-    """The content of the picture, from training images. The defaults of `augment` and `patch` fit the image size."""
+    """The picture of some training images. The defaults of `augment` and `patch` depend on the image size."""
     height, width = dataset.image_size
     side = min(height, width)
     augment = augment or f"crop({max(1, side // 8)})|flip|rotate(15)|cutout({max(2, side // 4)})|mixup(1.0)"
@@ -77,7 +77,7 @@ def _patch_size(side: int) -> int:
 
 
 def _changed_by_all(stages: list[Stage], dataset: DataSet, order: Tensor) -> int:
-    """The first sample in this order that every step may change by its class; the first of all if there is none."""
+    """The first sample in `order` with a class that no step excludes; `order[0]` if there is no such sample."""
     Augment(stages).check_classes(len(dataset.classes))
     changed = torch.stack([stage.changes(dataset.train.labels[order]) for stage in stages]).all(0)
     return int(order[int(changed.int().argmax())])
@@ -88,7 +88,7 @@ def _steps(
 ) -> tuple[tuple[str, Tensor], ...]:
     """The image after one step, two steps, and so on.
 
-    Of twenty epochs, it takes the one in which the least visible step changes the image most.
+    The random numbers are those of the epoch, among twenty, in which the smallest change by a step is largest.
     """
     pair = Images(dataset.train.images[[sample, partner]], dataset.train.labels[[sample, partner]])
     gray = Preprocess(dataset.mean, dataset.std).mean_color

@@ -61,7 +61,7 @@ def draw(content: Picture) -> Figure:
 def save_picture(
     dataset: DataSet, path: str | PathLike[str], augment: str | None = None, patch: int | None = None, seed: int = 0
 ) -> None:
-    """Writes the picture of a data set to a file; the suffix decides the format."""
+    """Writes the picture of a data set to a file; its suffix sets the format."""
     figure = draw(picture(dataset, augment, patch, seed))
     with warnings.catch_warnings():  # letters that the font lacks are drawn as boxes
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")

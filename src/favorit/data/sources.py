@@ -41,7 +41,7 @@ class Source:
     `files` maps published names to the sha256 of the unpacked content, or to None if only the archive has a published
     checksum. `home` is the folder below the data directory where fetched files go; `places` are other folders that may
     hold them. `reordered` maps the name of a variant to the sha256 of files with the same names and the same images in
-    another order. They are read, never fetched.
+    another order. Such files are read if present, but never fetched.
     """
 
     files: Mapping[str, str | None]
@@ -62,7 +62,7 @@ def _idx_files(train_images: str, train_labels: str, test_images: str, test_labe
     }
 
 
-# The publisher of CIFAR, and a framework's tutorials, which host the same archives.
+# Two hosts of the same CIFAR archives: the publisher, and the tutorials of MindSpore.
 KRIZHEVSKY = "https://www.cs.toronto.edu/~kriz/"
 MINDSPORE = "https://mindspore-website.obs.cn-north-4.myhuaweicloud.com/notebook/datasets/"
 
@@ -115,7 +115,7 @@ SOURCES: dict[str, Source] = {
         places=("cifar-100-binary", "."),
         addresses=(KRIZHEVSKY, MINDSPORE),
         archive=Archive("cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8", "cifar-100-binary"),
-        # Sorted by class, then by name; the coarse label, which nothing reads, is 0.
+        # Images sorted by class, then by name. The coarse label is 0; favorit does not read it.
         reordered={
             "cifar100-by-class": {
                 "train.bin": "90c066e636486cb8d5140c28e04721ef557c0b35d5e8ddb7a29ed56c9de7fefc",
@@ -172,7 +172,7 @@ def fetch_named(name: str, data_dir: str | os.PathLike[str] | None = None) -> tu
     if found is not None:
         return name, found
     raise FavoritError(
-        f"{name} is not in {root} and no source had it. Tried: {'; '.join(tried)}. "
+        f"{name} is not in {root} and no source provided it. Tried: {'; '.join(tried)}. "
         f"By hand: put {_file_names(source)} into {root / source.home}, "
         "or name another folder with --data-dir or FAVORIT_DATA"
     )
@@ -181,7 +181,7 @@ def fetch_named(name: str, data_dir: str | os.PathLike[str] | None = None) -> tu
 def _obtain(name: str, source: Source, root: Path, tried: list[str]) -> dict[str, bytes] | None:
     """Tries each source until all files are present; appends to `tried` what failed and why."""
     root.mkdir(parents=True, exist_ok=True)
-    # Runs that start together must not write the same partial file. The one that waited finds the files.
+    # Runs that start together must not write the same partial file. A run that waited for the lock finds the files.
     with hold(root / f".{name}.lock"):
         for attempt in _attempts(source, root):
             found = _on_disk(source, root, [])
@@ -252,7 +252,7 @@ def _verified(path: Path, digest: str | None, notes: list[str]) -> bytes | None:
 
 
 def _read(path: Path) -> bytes | None:
-    """The content of a file, or None if another process has unpacked and removed it meanwhile."""
+    """The content of a file, or None if another process has unpacked and removed it."""
     try:
         return path.read_bytes()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The split of training images into training and validation: stratified, a function of the seed alone.
+"""The split of training images into training and validation: stratified, determined by labels and seed.
 
 training part  ->  optional subset  ->  validation (fraction, count, or fold k of n)  |  training (the rest)
 """
@@ -26,8 +26,9 @@ def split(
 ) -> tuple[Tensor, Tensor]:
     """(train, validation) indices into `labels`, int64 and ascending. Together they cover all images, or the subset.
 
-    `validation` is a fraction below 1 or a count, 0 for none. `folds` with `fold` in 0..folds-1 takes that part of a
-    stratified partition instead. `subset` images are chosen first, in proportion to the classes.
+    `validation` is a fraction below 1 or a count, 0 for none. With `folds`, the validation part is
+    fold number `fold` (0..folds-1) of a stratified partition instead. `subset` images are chosen first, in proportion
+    to the classes.
     """
     numbers = labels.numpy()
     kept: Indices = np.arange(len(numbers))
@@ -56,7 +57,7 @@ def _subset(labels: Indices, size: int, seed: int) -> Indices:
 
 
 def _count(validation: float | int, total: int) -> int:
-    """The number of validation images that a fraction or a count stands for."""
+    """The number of validation images for a fraction or a count."""
     if isinstance(validation, bool) or not isinstance(validation, (int, float)) or not 0 <= validation < total:
         raise FavoritError(
             f"validation={validation} is not valid: a fraction below 1, or a count below the {total} images"

@@ -23,7 +23,7 @@ FORMAT = 1
 
 @dataclass
 class Progress:
-    """How far the run is. The sums are over the current epoch."""
+    """Progress of a run: counts since its start, the best validation score, and sums over the current epoch."""
 
     step: int = 0
     epochs: int = 0
@@ -40,7 +40,7 @@ class Progress:
 
 def save_weights(model: nn.Module, path: Path) -> None:
     """Writes the state dict, including random features, as safetensors."""
-    # Written as bytes, because safetensors and torch raise no OSError on a full disk.
+    # Written as bytes, because safetensors and torch do not raise OSError on a full disk.
     path.write_bytes(save({name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}))
 
 
@@ -60,7 +60,7 @@ def load_weights(model: nn.Module, path: Path) -> None:
 
 
 def save_checkpoint(path: Path, progress: Progress, models: dict[str, nn.Module], stateful: Sequence[Any]) -> None:
-    """Writes the weights of each model, the states of optimisers and gradient scaler, and the progress."""
+    """Writes the weights of each model, the states of optimizers and gradient scaler, and the progress."""
     for name, model in models.items():
         save_weights(model, path / f"{name}.safetensors")
     buffer = io.BytesIO()
@@ -71,7 +71,10 @@ def save_checkpoint(path: Path, progress: Progress, models: dict[str, nn.Module]
 
 
 def load_checkpoint(path: Path, models: dict[str, nn.Module], stateful: Sequence[Any]) -> Progress:
-    """Restores models and optimisers, and returns the progress. Only tensors and plain data are unpickled."""
+    """Restores models, optimizers and gradient scaler, and returns the progress.
+
+    Only tensors and plain data are unpickled.
+    """
     for name, model in models.items():
         load_weights(model, path / f"{name}.safetensors")
     try:

@@ -1,6 +1,6 @@
 """Deterministic algorithms for the duration of a run.
 
-On a CPU, runs are bit-equal at equal threads without it. On CUDA it is unverified: it was never run there.
+On a CPU, runs with equal numbers of threads are bit-equal without them. On CUDA, this module was never run.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
 
 @contextmanager
 def deterministic(enabled: bool) -> Iterator[None]:
-    """If enabled, torch, cuDNN and cuBLAS use deterministic algorithms inside; an operation without one is an error.
+    """If enabled, torch, cuDNN and cuBLAS use deterministic algorithms inside the block.
 
-    The previous settings are restored on exit.
+    An operation without a deterministic algorithm raises an error. The previous settings are restored on exit.
     """
     if not enabled:
         yield

@@ -1,4 +1,4 @@
-"""Where in a model values stop being finite."""
+"""Finds the first layer of a model with a non-finite output."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from favorit.training.evaluation import Precision
 
 
 def diagnose(model: nn.Module, images: Tensor, precision: Precision) -> str:
-    """The first layer with a non-finite output for these images, and the size of the output of each part of the model.
+    """One line: the first layer with a non-finite output for these images, or the first non-finite weights, and the
+    root mean squares of the outputs of stem, blocks and head.
 
     Gradients would not show the layer: if the loss is NaN, they are NaN in every layer.
     """
@@ -32,7 +33,7 @@ def _forward_sizes(model: nn.Module, images: Tensor, precision: Precision) -> tu
     broken: list[str] = []
 
     def register(name: str, module: nn.Module) -> Any:
-        # A hooked attention layer materialises q, k and v even where training uses a fused implementation.
+        # A hooked attention layer materializes q, k and v even where training uses a fused implementation.
         def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
             value = output[0] if isinstance(output, tuple) else output
             if name in ("stem", "head") or name.removeprefix("blocks.").isdigit():

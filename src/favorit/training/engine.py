@@ -1,10 +1,14 @@
 """The training loop: a generator of events.
 
-One step takes a batch from `data/loader.py`, runs forward, backward and the update in `Training._step`, with the
-learning rate and the optimisers of `optim.py`. `loaders.py` decides which images train, validate and test.
+One step, in `Training._train_epoch`:
 
-Every random number is a function of (seed, epoch, step): a run that was killed and resumed ends with the same weights
-as an uninterrupted one, bit for bit at equal threads.
+    batch           from `Loader.epoch` in data/loader.py; loaders.py decides which images train
+    learning rate   from `learning_rate_factor` in optim.py, which also builds the optimizers
+    redraw          of the random features, if due
+    `_step`         forward, loss, backward, clipping, update of weights and moving average
+
+Every random number is a function of (seed, epoch, step, rank). A run that was killed and resumed therefore ends with
+the same weights as an uninterrupted one, bit for bit if the number of threads is equal.
 """
 
 from __future__ import annotations
@@ -44,7 +48,7 @@ class DivergedError(FavoritError):
 
 
 class Training:
-    """The state of one run in memory: model, optimisers, data loaders, progress. `events` is the loop."""
+    """The state of one run in memory: model, optimizers, data loaders, progress. `events` is the loop."""
 
     def __init__(
         self,
@@ -74,7 +78,7 @@ class Training:
         forward: nn.Module = torch.compile(model) if compiled else model  # type: ignore[assignment]
         optimizers = build_optimizers(model, options)
         self.forward, *self.optimizers = fabric.setup(forward, *optimizers)
-        learning_rate_factor(options, 0, len(self.loader))  # raises an invalid schedule before the first step
+        learning_rate_factor(options, 0, len(self.loader))  # rejects an invalid schedule before the first step
         self.base_rates = [[group["lr"] for group in optimizer.param_groups] for optimizer in optimizers]
         average = get_ema_multi_avg_fn(options.ema) if options.ema is not None else None
         self.ema = AveragedModel(model, multi_avg_fn=average) if average is not None else None
@@ -84,12 +88,12 @@ class Training:
             self.class_weights = weights.to(fabric.device)
 
     @property
-    def chosen(self) -> ViT:
-        """The model that is validated and tested: the moving average if there is one."""
+    def evaluated_model(self) -> ViT:
+        """The model to validate and test: the moving average of the weights if `train.ema` is set."""
         return self.model if self.ema is None else cast(ViT, self.ema.module)
 
     def events(self) -> Generator[Event, bool | None, None]:
-        """Trains from the last checkpoint to the end. Sending True after an Epoch prunes the run there."""
+        """Trains from the last checkpoint to the end. Send True after an Epoch to prune the run."""
         self._resume()
         if self.fabric.is_global_zero:
             yield Begin(str(self.folder.path), self.progress.step)
@@ -100,7 +104,7 @@ class Training:
             stop = None
             if self.fabric.is_global_zero:
                 stop = yield epoch
-            # Every rank counts early stopping alike; only the listener's request has to be broadcast.
+            # Every rank computes the same early stopping; only the listener's request has to be broadcast.
             pruned = bool(self.fabric.broadcast(bool(stop))) and not self._is_over()
         if self.fabric.is_global_zero:
             yield End(self._prune() if pruned else self._finish())
@@ -180,7 +184,7 @@ class Training:
         if options.clip is not None:
             for optimizer in self.optimizers:
                 self.fabric.strategy.precision.unscale_gradients(optimizer)
-            # One norm over all parameters, even if several optimisers share them.
+            # One norm over all parameters, even if several optimizers update them.
             nn.utils.clip_grad_norm_(self.model.parameters(), options.clip)
         for optimizer in self.optimizers:
             optimizer.step()
@@ -191,9 +195,10 @@ class Training:
         progress.seen += int(seen)
 
     def _sum_over_ranks(self, *values: Tensor) -> Callable[[], list[float]]:
-        """Starts summing over all processes; the returned function waits for the sums.
+        """Starts an all-reduce; the returned function waits for the sums.
 
-        With them, every process reports the same epoch, stops at the same loss and resumes from the same progress.
+        All processes get the same sums, so they report the same epoch, stop at the same loss and store the same
+        progress.
         """
         if self.fabric.world_size == 1:
             return lambda: [value.item() for value in values]
@@ -242,14 +247,14 @@ class Training:
                 write_atomically(self.folder.path / "best.safetensors", lambda path: save_weights(self.model, path))
                 if self.ema is not None:
                     write_atomically(
-                        self.folder.path / "best-ema.safetensors", lambda path: save_weights(self.chosen, path)
+                        self.folder.path / "best-ema.safetensors", lambda path: save_weights(self.evaluated_model, path)
                     )
             self._save()
         self.fabric.barrier()
         return record
 
     def _watch(self) -> dict[str, Any]:
-        """The test fields of an epoch's record, empty unless `train.watch` is set. They decide nothing.
+        """The test fields of an epoch's record, empty unless `train.watch` is set. They do not affect training.
 
         Only rank 0 writes records, so only rank 0 evaluates.
         """
@@ -260,7 +265,7 @@ class Training:
         return {"test_loss": loss, "test_accuracy": found.accuracy, "test_seconds": sum(found.seconds)}
 
     def _evaluate(self, loader: Loader) -> Evaluation:
-        return evaluate(self.chosen, loader, self.fabric.device, self.fabric.autocast)
+        return evaluate(self.evaluated_model, loader, self.fabric.device, self.fabric.autocast)
 
     def _is_over(self) -> bool:
         patience, best, epochs = self.config.train.patience, self.progress.best_epoch, self.progress.epochs
@@ -269,24 +274,24 @@ class Training:
         )
 
     def _prune(self) -> dict[str, Any]:
-        """Writes the result of a pruned run. Its checkpoint stays."""
+        """Writes the result of a pruned run, and keeps its checkpoint."""
         result = pruned_result(self.folder.epochs())
         self.folder.write_result(result)
         return result
 
     def _finish(self) -> dict[str, Any]:
-        """Tests the chosen weights, once, and writes predictions and result."""
+        """Tests the selected weights, and writes predictions and result."""
         best = "best.safetensors" if self.ema is None else "best-ema.safetensors"
-        load_weights(self.chosen, self.folder.path / best)
+        load_weights(self.evaluated_model, self.folder.path / best)
         tested = self._evaluate(self.test)
-        if not tested.logits.isfinite().all():  # without validation images, the first check of the last update
+        if not tested.logits.isfinite().all():  # without validation, not checked since the last update
             raise self._diverged("test logits are not finite", next(self.test.epoch(0)).images)
         self.folder.write_predictions(tested.logits.numpy(), tested.labels.numpy())
         with self.fabric.autocast():
             paths = self.model.paths(self.config.train.batch_size)
         result = complete_result(
             self.config,
-            self.chosen,
+            self.evaluated_model,
             self.folder.epochs(),
             tested,
             None if self.plain_test is None else self._evaluate(self.plain_test),
@@ -312,9 +317,9 @@ class Training:
     def _diverged(self, what: str, images: Tensor) -> DivergedError:
         """The error for non-finite values: at which step, in which layer, and what to try."""
         steps = len(self.loader)
-        # Progress counts a step when it is complete; validation runs after the last step of its epoch.
+        # `progress.step` counts complete steps. Validation comes after the last step of an epoch, hence the minimum.
         step = min(self.progress.step - self.progress.epochs * steps + 1, steps)
-        found = diagnose(self.chosen, images.to(self.fabric.device), self.fabric.autocast)
+        found = diagnose(self.evaluated_model, images.to(self.fabric.device), self.fabric.autocast)
         epoch = min(self.progress.epochs + 1, self.config.train.epochs)
         return DivergedError(
             f"{what} at epoch {epoch}, step {step} of {steps}; {found}. "

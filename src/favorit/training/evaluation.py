@@ -43,7 +43,7 @@ class Evaluation:
 
 
 def evaluate(model: nn.Module, loader: Loader, device: torch.device, precision: Precision) -> Evaluation:
-    """One pass over a loader in evaluation mode. The times leave out the data pipeline."""
+    """One pass over a loader in evaluation mode. The times exclude the data pipeline."""
     logits, labels, seconds = [], [], []
     training = model.training
     model.eval()
@@ -63,7 +63,7 @@ def evaluate(model: nn.Module, loader: Loader, device: torch.device, precision: 
 def report(model: nn.Module, found: Evaluation, image: Tensor) -> dict[str, Any]:
     """The test fields of a result as JSON data: metrics, times, peak memory, size. FLOPs are those of one `image`."""
     total, batch = sum(found.seconds), max(found.images)
-    # The last batch may be smaller: it does not count. A single batch has no deviation.
+    # Only full batches give the time per batch: the last may be smaller. A single batch has no deviation.
     whole = [seconds for seconds, images in zip(found.seconds, found.images, strict=True) if images == batch]
     return {
         "test": metrics(found.logits, found.labels),

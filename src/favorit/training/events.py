@@ -1,4 +1,4 @@
-"""Events that the training loop yields. Progress bars, logs and pruning belong to the listener."""
+"""Events that the training loop yields. The listener handles progress bars, logs and pruning."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Step:
 class Epoch:
     """One epoch, trained and validated: a line of epochs.jsonl.
 
-    Validation fields are None without a validation part, and test fields unless the run is watched (`train.watch`).
+    Validation fields are None without validation images. Test fields are None unless `train.watch` is set.
     """
 
     epoch: int
@@ -50,14 +50,17 @@ class Epoch:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint is on disk: the run can resume from this step."""
+    """A checkpoint is on disk: the run can resume from this step.
+
+    The checkpoint at the end of an epoch has no such event, only Epoch.
+    """
 
     step: int
 
 
 @dataclass(frozen=True)
 class End:
-    """The run is complete or pruned; `result` is what result.json holds."""
+    """The run is complete or pruned; `result` is the content of result.json."""
 
     result: dict[str, Any]
 

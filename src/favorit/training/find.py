@@ -13,7 +13,7 @@ from favorit.training.stored import StoredRun, has_ended
 
 
 def open_run(path: str | Path) -> StoredRun:
-    """The run at `path`: a folder, a packed file, or either of them named without `.zip`."""
+    """The run at `path`: a folder, or a packed file with or without its suffix `.zip`."""
     path = Path(path)
     if path.suffix == SUFFIX:
         return PackedRun(path)
@@ -21,8 +21,9 @@ def open_run(path: str | Path) -> StoredRun:
 
 
 def find_run(identifier: str, out: str | Path, *packs: str | Path) -> StoredRun:
-    """The run with this identifier in `out`, or packed in one of `packs`. A run that does not exist yet is its future
-    folder in `out`.
+    """The run with this identifier in `out`, or packed in one of the folders `packs`.
+
+    If it does not exist yet, this is the folder in `out` where training will store it.
     """
     return _either(
         RunFolder(f"{out}{os.sep}{identifier}"), [f"{place}{os.sep}{identifier}{SUFFIX}" for place in (out, *packs)]
@@ -42,7 +43,9 @@ def stored_runs(folder: str | Path) -> Iterator[StoredRun]:
 
 
 def _either(folder: RunFolder, packed: list[str]) -> StoredRun:
-    """The packed run if it exists and the folder's run has not ended, else the folder: no finished run is retrained."""
+    """The packed run if it exists and the run in the folder has not ended, else the folder. So no finished run is
+    retrained.
+    """
     for path in packed:
         if os.path.exists(path) and not _ended(folder):
             return PackedRun(path)

@@ -1,10 +1,11 @@
-"""A run as a folder. Every file is written so that a kill at any moment leaves it complete or absent.
+"""A run as a folder. A kill at any moment leaves every file complete or absent. Only epochs.jsonl can end with a
+truncated line, which is ignored.
 
 config.json              written first
 lock                     flock
 epochs.jsonl             append-only
 checkpoint-<step>/       renamed into place when complete
-best.safetensors         weights that validation chose; best-ema.safetensors for their moving average
+best.safetensors         weights that `train.select` chose; best-ema.safetensors for their moving average
 predictions.npz          test logits and labels
 error.txt                why the last attempt stopped
 result.json              written last
@@ -56,7 +57,7 @@ class RunFolder(StoredRun):
         return os.path.exists(self._file("config.json"))
 
     def _file(self, name: str) -> str:
-        """The path of a file as text: Path objects would take a fifth of the time to list thousands of runs."""
+        """The path of a file as text: Path objects would take a fifth of the time of listing thousands of runs."""
         return f"{self.path}{os.sep}{name}"
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""Inference with the weights of a finished run: predictions, features, and a repeat of its test."""
+"""Inference with the weights of a run: predictions, features, and its test repeated."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CARD = {"digest", "classes", "mean", "std", "image_size", "channels"}
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A trained model that takes raw uint8 images. `half`: it computes under bf16 autocast, as its run did."""
+    """A trained model that takes raw uint8 images. If `half`, it runs under bf16 autocast, as in training."""
 
     model: ViT
     classes: tuple[str, ...]
@@ -59,7 +59,7 @@ class TrainedModel:
             images = torch.from_numpy(images)
         if not isinstance(images, Tensor):
             raise FavoritError(
-                f"images must be a tensor or numpy array, not {type(images).__name__}: favorit predict reads files"
+                f"images must be a tensor or numpy array, not {type(images).__name__}: for files, use favorit predict"
             )
         if images.dtype != torch.uint8 or tuple(images.shape[1:]) != expected:
             needed = f"uint8 of shape (N, {', '.join(map(str, expected))})"
@@ -69,7 +69,7 @@ class TrainedModel:
 
 
 def load(run: str | Path | Run) -> TrainedModel:
-    """The model of a run with the weights that validation chose, in evaluation mode."""
+    """The model of a run with the weights that `train.select` chose, in evaluation mode."""
     stored = open_run(run.path if isinstance(run, Run) else run)
     saved = stored.config()
     config, card = RunConfig(**saved["config"]), saved["data"]
@@ -99,7 +99,7 @@ def load_data(path: str | Path, data_dir: str | Path | None = None) -> DataSet:
     name, absolute = saved["config"]["data"]["name"], saved["data"].get("name")
     try:
         data = load_dataset(absolute or name, data_dir)
-    except FavoritError:  # the folder may have moved, together with the directory that its relative path starts from
+    except FavoritError:  # images and working directory may have moved together: try the path as the user wrote it
         data = load_dataset(name, data_dir)
     if data.digest != saved["data"]["digest"]:
         raise FavoritError(f"{name} is not the data set that {path} was trained on: its content has changed")
@@ -112,7 +112,7 @@ def evaluate_run(path: str | Path, data_dir: str | Path | None = None) -> dict[s
     saved, result = run.config(), run.result()
     state = status(run, result)
     if result is None or state != "complete":
-        reason = "only the weights that a complete run has chosen are tested"
+        reason = "only the weights that a complete run selected can be tested"
         raise FavoritError(f"{path} is {state}, not complete: {reason}; `favorit runs` lists all runs")
     trained, config = load(path), RunConfig(**saved["config"])
     data = load_data(path, data_dir)
@@ -130,7 +130,7 @@ class Prediction(NamedTuple):
 
 
 def predict_files(path: str | Path, images: Sequence[Path], top: int = 1) -> list[Prediction]:
-    """The `top` most probable classes of each image file. A folder stands for all images in and below it."""
+    """The `top` most probable classes of each image file. A folder is replaced by all images in and below it."""
     trained, files = load(path), find_images(images)
     batches = (_predict(trained, files[start : start + BATCH], top) for start in range(0, len(files), BATCH))
     return [prediction for batch in batches for prediction in batch]

@@ -1,4 +1,4 @@
-"""Optimisers and learning-rate schedules by name.
+"""Optimizers and learning-rate schedules by name.
 
 A schedule is a pure function of the epoch as a real number, so it has no state to save or restore.
 """
@@ -23,7 +23,7 @@ SCHEDULES: Registry[Schedule] = Registry("schedule")
 
 
 def build_optimizers(model: nn.Module, config: TrainConfig) -> list[Optimizer]:
-    """The optimisers of a run; several if groups of parameters need different algorithms."""
+    """The optimizers of a run; several if groups of parameters need different algorithms."""
     # A fused step unscales fp16 gradients itself, so they could not be clipped before it.
     fused = config.precision != "fp16"
     built = OPTIMIZERS.build(config.optimizer, model=model, lr=config.lr, weight_decay=config.weight_decay, fused=fused)

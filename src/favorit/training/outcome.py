@@ -17,7 +17,7 @@ CURVES = ("test", "validation", "train")
 
 
 def outcome(epochs: Sequence[Record]) -> dict[str, Any]:
-    """The fields of a result that follow from its epochs, as JSON data.
+    """The fields of a result that are computed from its epoch records, as JSON data.
 
     `total_seconds` includes training, validation and the test of each epoch if the run is watched.
     """
@@ -56,7 +56,7 @@ def _best_test(epochs: Sequence[Record]) -> dict[str, Any] | None:
 
 def reached(epochs: Sequence[Record], accuracies: Sequence[float] = MILESTONES) -> dict[str, Any]:
     """{curve, accuracies: {accuracy: {epoch, seconds}}}: the first epoch at or above each accuracy, and the training
-    time until its end.
+    time up to the end of that epoch.
 
     The curve is `test` if the run is watched, else `validation`, else `train`. Accuracies never reached are left out.
     """

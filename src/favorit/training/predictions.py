@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-# Confidence is quantised to 16 values, so that two images share a byte.
+# Confidence is quantized to 16 values, so that two images share a byte.
 STEPS = 15
 # predicted       two images in each byte if all classes are below 16, which deflate compresses best
 # confidence      in steps of 1/15, two images in each byte
@@ -46,7 +46,7 @@ def encode(predictions: Predictions) -> dict[str, bytes]:
     """The content of ARRAYS by name."""
     predicted = predictions.predicted
     most = int(predicted.max(initial=0))
-    paired = most < 16 and len(predicted) > 1  # `decode` tells by the length; one image takes one byte either way
+    paired = most < 16 and len(predicted) > 1  # `decode` recognizes pairs by the length, so not for one image
     arrays = (
         _pairs(predicted) if paired else predicted.astype(np.min_scalar_type(most)),
         _pairs(np.rint(predictions.confidence * STEPS)),

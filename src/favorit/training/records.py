@@ -69,7 +69,7 @@ def _row(run: StoredRun) -> dict[str, Any]:
     tested = {f"test.{key}": value for key, value in result.get("test", {}).items() if isinstance(value, float)}
     nested = ("validation", "plain_test", "best_test", "best_validation_loss")
     evaluated = {f"{part}.{key}": value for part in nested for key, value in (result.get(part) or {}).items()}
-    # Times are compared only between runs in one environment that did not share the machine.
+    # For comparisons of times, which need runs in one environment that did not share the machine.
     found["had_machine_alone"] = had_machine_alone(result.get("environment"))
     environment = {f"environment.{key}": value for key, value in (result.get("environment") or {}).items()}
     batches = dict(

@@ -16,7 +16,7 @@ from favorit.training.outcome import Record, outcome
 
 
 def pruned_result(epochs: Sequence[Record]) -> dict[str, Any]:
-    """How far a pruned run came."""
+    """The result of a pruned run: number of epochs and last validation metrics."""
     return {"status": "pruned", "epochs": len(epochs), "validation": _validation(epochs[-1])}
 
 
@@ -30,7 +30,7 @@ def complete_result(
 ) -> dict[str, Any]:
     """The result of a complete run, with `fields` added. `model` has the tested weights.
 
-    `plain` is the evaluation on test images without augmentation, if the protocol tests on augmented ones.
+    `plain` is the evaluation on test images without augmentation, if the run tests on augmented ones.
     """
     device = next(model.parameters()).device
     image = torch.zeros(1, config.model.channels, *config.model.image_size, device=device)

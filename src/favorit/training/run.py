@@ -71,7 +71,7 @@ class Run:
 
 
 def resolve(config: RunConfig, data: DataSet) -> RunConfig:
-    """The configuration with the fields that the data set decides: image size, channels, classes.
+    """The configuration with the fields that the data set determines: image size, channels, classes.
 
     `data.validation` is reset to its default if the data set has its own validation part.
     """
@@ -132,11 +132,12 @@ def train(
     read: Callable[[str, str | Path | None], DataSet] = load_dataset,
     listen: Callable[[Event, RunConfig], bool | None] | None = None,
 ) -> Run:
-    """Trains a configuration into `out`/<id>, or resumes it there. A finished run is returned without training.
+    """Trains a configuration into `out`/<id>, or resumes it there. A complete run is returned without training; a
+    failed run raises its error again.
 
     `workers` is the number of runs that share the machine; the result records it with the times. `read` loads the data
     set; pass a caching function to train many runs on the same data. `listen` is called with every event on rank 0. If
-    it returns True after an Epoch, the run is pruned: it stops there untested, and resumes when trained again.
+    it returns True after an Epoch, the run is pruned: it stops without a test, and resumes when trained again.
     """
     config = RunConfig(**config) if isinstance(config, dict) else config
     if Path(out).exists() and not Path(out).is_dir():
@@ -187,9 +188,9 @@ def _finished(run: StoredRun, result: dict[str, Any]) -> Run:
 def _launch(accelerator: str, devices: int, precision: str, model: ViT) -> Any:
     from lightning_fabric import Fabric
 
-    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # hides the log of the process group's start
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # hides startup messages
     strategy = "auto"
-    if devices > 1:  # finding unused parameters costs time at every step, so only if there are any
+    if devices > 1:  # the search for unused parameters costs time at every step, so it is enabled only if needed
         strategy = "ddp" if _all_get_gradients(model) else "ddp_find_unused_parameters_true"
     try:
         fabric = Fabric(accelerator=accelerator, devices=devices, strategy=strategy, precision=PRECISIONS[precision])  # type: ignore[arg-type]

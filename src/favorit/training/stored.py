@@ -59,7 +59,7 @@ class StoredRun(ABC):
 
     @abstractmethod
     def error(self) -> str | None:
-        """Why the last attempt stopped, if for a reason outside training; rerun to resume."""
+        """The error of the last attempt, if its reason was outside training (rerun to resume); else None."""
 
     @abstractmethod
     def held(self) -> bool:
@@ -75,7 +75,7 @@ class StoredRun(ABC):
 
 
 def has_ended(result: dict[str, Any] | None) -> TypeGuard[dict[str, Any]]:
-    """True if nothing is left to train. A pruned run resumes where it stopped."""
+    """True if the run is complete or failed. A pruned run has not ended: it can be resumed."""
     return result is not None and result["status"] != "pruned"
 
 
