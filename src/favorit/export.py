@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def write_csv(rows: Sequence[Any], path: Path) -> None:
-    """Writes one row for each dataclass or dict. Columns are all fields in order of appearance. None: empty cell."""
+    """Writes one row per dataclass or dict. Columns are all fields in order of appearance. None is an empty cell."""
     import pandas
 
     _write(path, lambda temporary: pandas.DataFrame(rows).to_csv(temporary, index=False))

@@ -30,7 +30,7 @@ def lock_folder() -> Path:
 
 @contextmanager
 def training() -> Iterator[Callable[[], None]]:
-    """Yields a function to call between two steps. It returns when no benchmark measures, usually in 1 microsecond.
+    """Yields a function to call between two steps. It waits while a benchmark measures, else returns in 1 microsecond.
 
     If the lock files cannot be opened, training does not pause.
     """

@@ -42,7 +42,8 @@ while os.getppid() == parent and time.monotonic() < end:
 class Slowdown:
     """Milliseconds of a step with one setting, on the quiet machine and next to one busy process.
 
-    `to_default` is the quiet time / that of default spinning. `to_one_thread` is the busy time / that of one thread.
+    `to_default` is the quiet time divided by that of default spinning. `to_one_thread` is the busy time divided by that
+    of one thread.
     """
 
     name: str

@@ -90,8 +90,8 @@ def step_call(config: ModelConfig, batch: int) -> Callable[[], None]:
 def _check_batch_fits(step: Callable[[Tensor, Tensor], None], config: ModelConfig, batch: int) -> None:
     """Raises an error if the batch does not fit, before it is allocated.
 
-    Memory is extrapolated from one and two images. The second image adds only the memory that grows with the batch: no
-    gradients of parameters, for example.
+    Memory is extrapolated from one and two images. The second image adds only memory that grows with the batch, so not
+    the gradients of parameters.
     """
 
     def peak(images: int) -> int:

@@ -68,8 +68,8 @@ class Cost:
 class Scaling:
     """How the cost of a token changes between the token counts `first` and `last`.
 
-    `time` is the largest time per token / the smallest. `memory` is the largest memory per token after `first` / that
-    at `first`: above 1 if memory grows faster than the tokens, below 1 if a part of the memory is constant.
+    `time` is the largest time per token divided by the smallest. `memory` is the largest memory per token after
+    `first` divided by that at `first`: above 1 if memory grows faster than the tokens, below 1 if a part of the memory is constant.
     """
 
     name: str
@@ -206,6 +206,6 @@ def _run_forward_backward(attention: AttentionFn, q: Tensor, k: Tensor, v: Tenso
 
 
 def _synchronize(x: Tensor) -> None:
-    """Waits until the device of x has finished. A CPU is never behind."""
+    """Waits until the device of x has finished. CPU operations are synchronous."""
     if x.device.type != "cpu":
         torch.accelerator.synchronize()

@@ -92,7 +92,7 @@ def _epoch_line(event: Epoch, config: RunConfig) -> str:
 
 @contextmanager
 def study_progress(console: Console, report: Report) -> Iterator[Callable[[TaskEvent], None]]:
-    """Yields a function of study events: a line for each finished run, a bar for all and one for each running run.
+    """Yields a function of study events: a line for each finished run, a total bar and a bar per running run.
 
     Piped output also has a line for the start of a run, and lines about its epochs.
     """
@@ -126,7 +126,7 @@ def study_progress(console: Console, report: Report) -> Iterator[Callable[[TaskE
 
 @contextmanager
 def queue_progress(queue: Queue, workers: int) -> Iterator[Callable[[PlannedEntry, TaskEvent], None]]:
-    """Yields a function of queue events: a line for each finished run, a bar for all and one for each running run."""
+    """Yields a function of queue events: a line for each finished run, a total bar and a bar per running run."""
     from favorit.cli.console import open_console
     from favorit.cli.study_tables import duration
     from favorit.study.tasks import Broke, Ended
@@ -191,7 +191,7 @@ def _epoch_accuracy(event: Trained) -> str:
 
 @contextmanager
 def tuning_progress(console: Console) -> Iterator[Callable[[TuneEvent], None]]:
-    """Yields a function for `favorit.tune(listen=...)`: lines for each trial, a bar for all, one for each running."""
+    """Yields a function for `favorit.tune(listen=...)`: lines for each trial, a total bar, a bar per running trial."""
     from favorit.tuning.events import StudyStarted, TrialProgress, TrialStarted
 
     finished = trials = 0

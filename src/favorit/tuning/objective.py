@@ -57,7 +57,7 @@ class Attempt:
     def run(self, config: RunConfig) -> Outcome:
         """Trains the run and returns its outcome.
 
-        A result from an equal trial, an earlier search or a killed process is used again.
+        A run with a result from an equal trial, an earlier search or a killed process is not trained again.
         """
         identifier = identify_run(config, self.read(config.data.name, self.plan.data_dir))
         self.trial.set_user_attr("run", identifier)
@@ -150,7 +150,7 @@ class Objective:
 
 
 def _accuracy(attempt: Attempt, run: Run) -> float:
-    """Validation accuracy of the final weights: those of the best epoch, or of the last if train.select is last."""
+    """Validation accuracy of the final weights: those of the best epoch, or of the last if train.select=last."""
     return float(run.result["validation"]["accuracy"])
 
 

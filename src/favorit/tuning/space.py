@@ -22,7 +22,7 @@ from favorit.fields import DEFAULTS, get_field, replace_fields, split_parameter
 from favorit.spec import Spec, parse
 from favorit.tuning.distributions import Distribution, build_distribution
 
-MAX_COMBINATIONS = 500  # tried until a value is valid in one of them
+MAX_COMBINATIONS = 500  # the most that are tried to find one in which a value is valid
 SEARCHABLE = DEFAULTS.keys() - {"scale"}
 
 

@@ -34,7 +34,7 @@ from favorit.workers import Exit, Parent, WorkerPool
 
 MAX_SILENCE = 900.0  # seconds without a heartbeat after which a trial without a lock here counts as dead
 CACHED_DATA_SETS = 2  # in the memory of a worker
-MAX_DEATHS = 3  # after this many, a trial runs last: it may kill its process each time and stop the search
+MAX_DEATHS = 3  # of its process, after which a trial runs last: it may kill each process and stop the search
 
 
 def work(plan: Plan, storage: BaseStorage, emit: Callable[[TuneEvent], None]) -> None:
@@ -160,7 +160,7 @@ def work_in_processes(plan: Plan, emit: Callable[[TuneEvent], None]) -> list[str
 
 
 def work_in_process(parent: Parent, plan: Plan) -> None:
-    """Runs `work` in a worker process. Sends its events, and at the end the error that stops it, if there is one."""
+    """Runs `work` in a worker process. Sends its events, and the error if one stops it."""
     torch.set_num_threads(max(1, plan.threads // plan.workers))
     try:
         with open_storage(plan.storage, plan.out) as storage:

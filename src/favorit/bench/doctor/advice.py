@@ -13,7 +13,7 @@ from favorit.spec import Spec, parse
 
 # Attention does little if uniform averaging changes its output by less than this.
 MIN_EFFECT = 0.05
-# A kernel follows softmax if its error is below the first times uniform's error, and below the second.
+# A kernel follows softmax if its error is below MAX_SHARE_OF_UNIFORM times uniform's error, and below MAX_ERROR.
 MAX_SHARE_OF_UNIFORM, MAX_ERROR = 0.5, 0.3
 # Rows of weights are near uniform if their total variation distance from uniform rows is below this.
 NEAR_UNIFORM = 0.1

@@ -33,7 +33,7 @@ OTHERS = ("relu", "elu", "exp")
 DRAWS = 5
 # Attention weights in a block of images: larger batches are split into blocks.
 BLOCK_ELEMENTS = 1 << 23
-# Singular values are computed for the first images only: for as many as keep the sum of H N^3 below this.
+# Singular values are computed for the first images only, while the sum of H N^3 is at most this, and for at least one.
 RANK_WORK = 1 << 31
 
 

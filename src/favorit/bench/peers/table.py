@@ -28,7 +28,7 @@ EXTRA = "pip install 'favorit[peers]'"
 
 @dataclass(frozen=True)
 class Row:
-    """One comparison in one mode. Times are milliseconds (median, quartiles); None if not timed; `check` then says why.
+    """One comparison in one mode. Times are milliseconds (median, quartiles), None if not timed; `check` says why.
 
     `ratio` is peer time / our time, the peer with default settings and ours with our settings. `ratio_tuned` has our
     settings on both sides, `ratio_default` the default settings on both. `gemm_share` is our share of the fp32
@@ -57,7 +57,7 @@ class Row:
 
 
 def select(case: str, only: str = "", m: int = Sizes.m) -> list[str]:
-    """The keys of the comparisons of a case, or of `all` cases. Their names, "ours / peer", contain the text `only`."""
+    """The keys of the comparisons of a case, or of `all` cases, whose name "ours / peer" contains the text `only`."""
     cases = {comparison.case for comparison in COMPARISONS.values()}
     if case != "all" and case not in cases:
         raise unknown("case", case, [*cases, "all"])
