@@ -220,7 +220,7 @@ def test_advice_never_lowers_m():
     layer = replace(found(mixer="favor(m=512)", own=0.4, m64=0.1), features=512)
     advice = advise(layer)
     assert (advice.verdict, advice.mixer) == ("favor(m=512) does not follow softmax", "favor(m=512)")
-    assert "favor(m=64) follows it, error 0.1 with new random features: set train.redraw" in advice.reason
+    assert "favor(m=64) follows softmax, error 0.1 with new random features: set train.redraw" in advice.reason
     assert advise(replace(layer, features=32)).verdict == "raise m to 64"
 
 

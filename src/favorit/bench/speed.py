@@ -69,7 +69,8 @@ class Scaling:
     """How the cost of a token changes between the token counts `first` and `last`.
 
     `time` is the largest time per token divided by the smallest. `memory` is the largest memory per token after
-    `first` divided by that at `first`: above 1 if memory grows faster than the tokens, below 1 if a part of the memory is constant.
+    `first` divided by that at `first`: above 1 if memory grows faster than the tokens, below 1 if a part of the memory
+    is constant.
     """
 
     name: str

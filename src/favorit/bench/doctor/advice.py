@@ -70,7 +70,7 @@ def _advise_other(layer: Finding) -> Advice:
         # If the kernel is the same, new random features have a smaller error than the layer's own, because training
         # has adapted the model to the errors of its own features.
         redraw = " with new random features: set train.redraw to draw new features during training"
-        closer = f"{cheapest} follows it, error {layer.errors[cheapest]:.2g}{redraw if same_kernel else ''}"
+        closer = f"{cheapest} follows softmax, error {layer.errors[cheapest]:.2g}{redraw if same_kernel else ''}"
     elif min(layer.errors[name] for name in _tried(layer)) >= own:
         closer = "no kernel tried is closer"
     else:
@@ -125,7 +125,7 @@ def _hint(layer: Finding) -> str:
     remedy = (
         f"with model.qk_norm=True the bound would start at {unit_norm_bound:.1f}"
         if layer.logit_bound > 1.2 * unit_norm_bound
-        else "narrower heads reduce it"
+        else "narrower heads reduce the bound"
     )
     return (
         f"; shrink q and k: |q||k|/sqrt(D) reaches {layer.logit_bound_95:.1f}, "
