@@ -1,4 +1,4 @@
-"""Tables and figures are written whole, or not at all."""
+"""Tables and figures: formats, and writes that are complete or leave the previous file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers pause for benchmarks, resume however the benchmark ends, and lose nothing."""
+"""Workers pause for benchmarks, resume when the benchmark ends or is killed, and train the same weights."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class Worker(threading.Thread):
-    """Takes short steps, and pauses between them for benchmarks."""
+    """Runs short steps, and pauses between two steps for benchmarks."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -162,7 +162,7 @@ def test_second_benchmark_reports_waiting_for_the_first() -> None:
     assert reported[1:] == ["measured"]
 
 
-def test_benchmark_that_need_not_wait_reports_nothing() -> None:
+def test_benchmark_without_workers_reports_nothing() -> None:
     reported: list[str] = []
     _measure(reported)
     assert reported == ["measured"]

@@ -1,9 +1,9 @@
-"""Helpers of the tests of tuning: a base that learns in a second, a search, and processes that are killed in a search.
+"""Helpers for tests of tuning: a base that learns in a second, a search, and processes that die during a search.
 
 `python tune_helpers.py JOBS.json` runs jobs. Each has a folder (`out`), `options` of the search, and the `place` where
 it kills itself: at the Nth event of a kind (`started N`, `epoch N`, `finished N`), while claiming a trial (`waiting`,
-`claimed`), or before the Nth outcome is stored (`tell N`). Libraries are imported once, and every job is forked before
-any computation.
+`claimed`), or before the Nth outcome is stored (`tell N`). Libraries are imported once. Each job is forked before any
+computation.
 """
 
 from __future__ import annotations
@@ -39,14 +39,17 @@ RATES = {"train.lr": "choice(0.03, 0.02, 0.01)"}
 
 
 def easy(**sections: Any) -> RunConfig:
-    """The base with some fields changed."""
+    """`EASY` with some fields changed."""
     return RunConfig(**{name: {**values, **sections.pop(name, {})} for name, values in EASY.items()}, **sections)
 
 
 def search(
     out: Path, fields: dict[str, str] | None = None, base: RunConfig | None = None, **options: Any
 ) -> tuple[TuneResult, list[TuneEvent]]:
-    """Searches in this process: the result and the events of trials. A journal is created faster than a database."""
+    """Searches in this process and returns the result and the events of trials.
+
+    The storage is a journal, which is created faster than a database.
+    """
     events: list[TuneEvent] = []
     listen = options.pop("listen", lambda event: None if isinstance(event, StudyStarted) else events.append(event))
     options = {"sampler": "grid", "repeats": 3, "storage": f"journal:{out / 'tune.log'}", **options}
@@ -60,7 +63,7 @@ def started(events: list[TuneEvent]) -> list[int]:
 
 
 def outcome(result: TuneResult) -> list[tuple[Any, ...]]:
-    """The part of a result that is independent of processes and times."""
+    """The part of a result that does not depend on processes and times."""
     return [(trial.number, trial.state, trial.values, trial.run) for trial in result.trials]
 
 
@@ -84,7 +87,7 @@ def die() -> None:
 
 
 def arm(place: str) -> Callable[[TuneEvent], None]:
-    """Patches the library to die at this place. Returns a listener that dies at its event."""
+    """Patches the library so that this process dies at `place`. Returns a listener that kills it at an event."""
     kind, _, count = place.partition(" ")
     events: list[TuneEvent] = []
     if kind == "waiting":  # the trial exists and has no owner

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 class Display:
-    """Bars by key, drawn while the display is open and erased when it closes.
+    """Progress bars, each with a key, drawn while the display is open and erased when it closes.
 
-    With a `delay` the bars appear after that many seconds: shorter work shows none.
+    The bars appear after `delay` seconds. Work that ends earlier shows no bar.
     """
 
     def __init__(self, console: Console, delay: float = 0.0) -> None:
@@ -54,7 +54,7 @@ class Display:
         unit: str = "",
         units_per_step: float = 1,
     ) -> None:
-        """Draws or redraws the bar `key` on a terminal. Without a total it pulses; a unit adds the rate per second."""
+        """Draws or redraws the bar `key` on a terminal. Without a total the bar pulses. With a unit it shows a rate."""
         if not self._console.is_terminal:
             return
         if key not in self._bars:
@@ -68,7 +68,7 @@ class Display:
             self._progress.start()
 
     def remove(self, key: Hashable) -> None:
-        """Erases the bar `key` if there is one."""
+        """Erases the bar `key` if it exists."""
         if key in self._bars:
             self._progress.remove_task(self._bars.pop(key).id)
 

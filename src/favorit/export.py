@@ -1,4 +1,4 @@
-"""Writing tables and figures. A file is complete or absent, whenever the process is killed."""
+"""Writes tables and figures. If the process is killed, the path holds the previous file or the whole new one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def write_csv(rows: Sequence[Any], path: Path) -> None:
-    """Writes one row for each dataclass or dict. The columns are all fields in order of appearance; None is empty."""
+    """Writes one row per dataclass or dict. Columns are all fields in order of appearance. None is an empty cell."""
     import pandas
 
     _write(path, lambda temporary: pandas.DataFrame(rows).to_csv(temporary, index=False))

@@ -24,7 +24,7 @@ class ForeignLoad:
 
     @property
     def note(self) -> str | None:
-        """A line for the user; None if the load is at most 0.1 cores."""
+        """A line for the user; None if neither load is above 0.1 cores."""
         causes = {"other processes used": self.processes, "the host of this virtual machine withheld": self.steal}
         reported = [
             f"{cause} {load:.1f} of {self.cores} cores" for cause, load in causes.items() if load > NOTE_THRESHOLD
@@ -36,7 +36,7 @@ class ForeignLoad:
 class CpuTimes:
     """CPU seconds since boot: `busy` and `steal` are sums over all cores, `own` is this process with its descendants.
 
-    `clock` is the time at which they were read.
+    `clock` is the time of the reading in seconds.
     """
 
     busy: float

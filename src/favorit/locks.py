@@ -1,4 +1,4 @@
-"""File locks (flock). The operating system releases the locks of a process that dies, however it dies."""
+"""File locks (flock). The operating system releases the locks of a dead process, also after SIGKILL."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RETRY_SECONDS = 0.02
 
 
 def acquire(file: IO[str] | int, *, shared: bool = False, wait: bool = True) -> bool:
-    """Locks an open file. False if `wait` is False and another process holds a conflicting lock."""
+    """Locks an open file. Returns False if `wait` is False and a conflicting lock is held."""
     kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     try:
         fcntl.flock(file, kind if wait else kind | fcntl.LOCK_NB)
@@ -29,7 +29,7 @@ def release(file: IO[str] | int) -> None:
 
 @contextmanager
 def hold(path: Path) -> Iterator[None]:
-    """Holds the lock exclusively. Waits for it without timeout."""
+    """Holds the lock exclusively inside the block. Waits for the lock without timeout."""
     with open(path, "a+") as file:
         acquire(file)
         yield
@@ -39,7 +39,7 @@ def hold(path: Path) -> Iterator[None]:
 def try_hold(path: Path) -> Iterator[bool]:
     """Holds the lock exclusively and yields True, or yields False if another process holds it exclusively.
 
-    `is_held` takes a shared lock for an instant: this waits for it.
+    Waits while shared locks are held, because `is_held` holds one for an instant.
     """
     with open(path, "a+") as file:
         yield _acquire_from_readers(file)

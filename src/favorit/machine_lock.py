@@ -1,8 +1,8 @@
-"""Benchmarks run alone on the machine: study workers pause between two training steps while one measures.
+"""Benchmarks run alone on the machine: study workers pause between two training steps while a benchmark measures.
 
 There are two lock files. A benchmark holds `gate` exclusively, and workers test it after each step. Workers hold
 `active` shared while they compute, and a benchmark takes it exclusively once they have paused. Workers cannot take
-`active` again while a benchmark holds `gate`, so they cannot starve it, however many there are. The operating system
+`active` again while a benchmark holds `gate`, so any number of workers cannot starve it. The operating system
 releases the locks of a process that dies.
 """
 
@@ -23,14 +23,14 @@ SHARED_FOLDER = Path("/tmp")  # the same for all users; TMPDIR differs between u
 
 
 def lock_folder() -> Path:
-    """The folder of the lock files: FAVORIT_LOCKS, or else the system's folder for temporary files."""
+    """The folder of the lock files: FAVORIT_LOCKS, or else /tmp, or else the system's temporary folder."""
     given = os.environ.get("FAVORIT_LOCKS")
     return Path(given) if given else SHARED_FOLDER if SHARED_FOLDER.is_dir() else Path(tempfile.gettempdir())
 
 
 @contextmanager
 def training() -> Iterator[Callable[[], None]]:
-    """Yields a function to call between two steps (1 microsecond). It returns once no benchmark is measuring.
+    """Yields a function to call between two steps. It waits while a benchmark measures, else returns in 1 microsecond.
 
     If the lock files cannot be opened, training does not pause.
     """
@@ -54,15 +54,15 @@ def training() -> Iterator[Callable[[], None]]:
 
 @contextmanager
 def measuring(report: Callable[[str], None] = lambda line: None) -> Iterator[None]:
-    """Waits until all workers have paused and no other benchmark runs, and keeps it so inside the block.
+    """Waits until all workers have paused and no other benchmark runs. Inside the block, no worker trains.
 
-    `report` receives a line about what it waits for.
+    `report` receives a line that says what the benchmark waits for.
     """
     with ExitStack() as stack:
         try:
             gate, active = _open_both(stack)
             if not acquire(gate, wait=False):
-                # If the shared lock is free, only workers hold the gate, and they release it at once.
+                # If a shared lock can be acquired, only workers hold the gate, and they release it at once.
                 if not acquire(gate, shared=True, wait=False):
                     report("waiting for another benchmark on this machine to finish")
                 acquire(gate)

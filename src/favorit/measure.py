@@ -53,7 +53,7 @@ def gemm(size: int = 2048) -> tuple[Callable[[], Any], int]:
 
 
 def gemm_limit(repeats: int = 7) -> float:
-    """FLOPs per second of that product on this machine now: an upper limit for any fp32 model."""
+    """FLOPs per second of the product of `gemm` on this machine now: an upper limit for any fp32 model."""
     product, count = gemm()
     return count / time_interleaved({"gemm": product}, repeats)["gemm"].median
 
@@ -62,8 +62,8 @@ def cache_penalty(elements: int = 1 << 18, repeats: int = 31) -> float:
     """Slowdown of an operation when half of its input was written by another core; 1 with one thread.
 
     Threads split a tensor into equal parts. The second of two overlapping windows therefore reads elements that the
-    other core wrote for the first. Cores without a common cache pay this penalty in every step of a model. A virtual
-    machine may be moved between the two kinds of placement within minutes.
+    other core wrote for the first. Cores without a common cache pay this penalty in every step of a model. The
+    host may move a virtual machine to cores with or without a common cache within minutes.
     """
     window = torch.zeros(elements + elements // 2)
     first, second = window[:elements], window[elements // 2 :]
@@ -88,7 +88,7 @@ def parameters(module: nn.Module) -> int:
 def flops(module: nn.Module, *inputs: Any) -> dict[str, int]:
     """FLOPs of the matrix products and convolutions in one forward call, by module path ('' is the whole module).
 
-    A multiplication and an addition count as two.
+    A multiplication and an addition count as two FLOPs.
     """
     with FlopCounterMode(display=False, custom_mapping=_ATTENTION) as counter, torch.no_grad():
         module(*inputs)
@@ -104,7 +104,7 @@ def _attention_flops(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...],
     return 2 * math.prod(q[:-1]) * k[-2] * (q[-1] + v[-1])
 
 
-# torch's counter knows its fused attention on CUDA, but not the separate CPU kernel. It looks up operator packets, not
+# torch's counter knows the fused attention kernels of CUDA, but not the CPU kernel. The keys are operator packets, not
 # overloads.
 _ATTENTION = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops}
 

@@ -13,12 +13,13 @@ from contextlib import contextmanager
 
 from favorit.errors import FavoritError
 
-# glibc returns larger buffers to the system, which costs page faults at every step.
+# Freed buffers up to this size are kept. Without this, glibc returns large buffers to the system, which costs page
+# faults in every step.
 MAX_KEPT_BUFFER = 1 << 30
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 # glibc reads these when a program starts. Other C libraries ignore them.
 ALLOCATOR = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
-# A waiting thread first spins, then sleeps. Next to a busy process, a thread that spins for long takes the core from
+# A waiting thread first spins, then sleeps. Next to a busy process, a thread that spins for long occupies the core of
 # the thread that it waits for; without spinning, every operation pays for waking up threads. Measurements: LOG.md,
 # 2026-11-18.
 SPIN_COUNT = "2000"
@@ -37,8 +38,8 @@ def keep_large_buffers() -> bool:
 
 
 def share_cores() -> None:
-    """Shortens the spinning of OpenMP threads in this process and its children, so that a busy machine slows training
-    much less.
+    """Shortens the spinning of OpenMP threads in this process and its children, so that other busy processes slow
+    training much less.
 
     Call it before torch is imported, because torch reads the setting only then. If the environment has GOMP_SPINCOUNT
     or OMP_WAIT_POLICY, nothing changes.
@@ -52,7 +53,7 @@ def share_cores() -> None:
 
 
 def spin_settings() -> dict[str, str]:
-    """Environment variables of spinning: the user's if there are any, or else favorit's."""
+    """Environment variables of spinning: the user's if any is set, or else favorit's."""
     return {name: os.environ[name] for name in SPINNING if name in os.environ} or {SPINNING[0]: SPIN_COUNT}
 
 

@@ -11,7 +11,7 @@ WEIGHT = 0.6  # the default of TensorBoard
 def smooth(values: Iterable[float], weight: float = WEIGHT) -> list[float]:
     """s_n = sum_i weight^(n-i) v_i / sum_i weight^(n-i), i = 1..n: the bias-corrected exponential moving average.
 
-    As in TensorBoard, non-finite values stay as they are and do not enter the average. `weight` is in [0, 1); a weight
+    As in TensorBoard, non-finite values are kept and do not enter the average. `weight` is in [0, 1); a weight
     of 0 does not smooth.
     """
     smoothed = []

@@ -91,7 +91,7 @@ def test_only_signed_features_lose_rows(wide):
 def test_trigonometric_features_estimate_the_exponential_without_bias():
     q, k = 0.6 * torch.randn(2, 1, 1, 5, 4, generator=seeds.generator(0, "test"))
     raw = torch.stack([trigonometric(4, seed, m=1024)(q, k) for seed in range(300)]).mean(0)
-    # The dropped factors of a row: that of the query, and the largest of the keys.
+    # The factors that the weights drop in each row: that of the query, and the largest of the keys.
     factor = (q.square().sum(-1, keepdim=True) + k.square().sum(-1).amax(-1)[..., None, None]) / (2 * 4**0.5)
     torch.testing.assert_close(raw / 512 * factor.exp(), (q @ k.mT / 2).exp(), rtol=0.02, atol=0)
 
@@ -143,7 +143,7 @@ def test_default_kernels_are_measured_with_progress():
 @pytest.mark.parametrize(
     ("kernel", "message"),
     [
-        ("favor", "did you mean 'favor'.*trigonometric"),
+        ("favr", "did you mean 'favor'.*trigonometric"),
         ("favor(n=3)", "unknown parameter of favor"),
         ("softmax", "unknown kernel"),
         ("trigonometric(m=7)", "m must be even"),
@@ -190,11 +190,11 @@ POINTS = [
 ]
 
 
-def test_conclusion_says_where_random_features_win_and_what_to_do_elsewhere():
+def test_conclusion_states_where_random_features_win_and_what_to_do_elsewhere():
     sentence = conclude(POINTS)
     assert "at std 0.25 from m=256 on (favor 0.05, uniform 0.06)" in sentence
     assert (
-        ", but not at std 1 (favor 1.9, uniform 0.79) up to m=1024: there keep softmax, or shrink q and k for random"
+        ", but not at std 1 (favor 1.9, uniform 0.79) up to m=1024: keep softmax there, or shrink q and k for random"
         in sentence
     )
     assert sentence.count(". ") == 0
@@ -214,7 +214,7 @@ def test_conclusion_fits_the_measured_kernels():
     tie = conclude([point("uniform", None, 1.0, 0.8), point("learned", None, 1.0, 0.799)])
     assert tie.startswith("These kernels do not beat uniform averaging at std 1 (learned 0.8, uniform 0.8)")
     assert conclude([each for each in POINTS if each.kernel in ("uniform", "trigonometric")]).startswith(
-        "No kernel that a mixer can use"
+        "None of the measured kernels can be used in a mixer"
     )
 
 
@@ -238,7 +238,7 @@ def test_figure_has_one_panel_per_std_with_uniform_dashed():
         dashed = [line for line in axes.lines if line.get_linestyle() == "--"]
         assert [line.get_ydata()[0] for line in dashed] == [uniform]
         assert sum(line.get_linestyle() == ":" for line in axes.lines) == 1
-    assert figure.axes[1].get_ylim()[1] < 10, "errors outside the panel are named in a text"
+    assert figure.axes[1].get_ylim()[1] < 10, "a text names the kernels outside the panel"
     assert "trigonometric" in figure.axes[1].texts[0].get_text()
 
 
@@ -273,7 +273,7 @@ def test_command_writes_table_conclusion_csv_figure_and_json(tmp_path: Path, cap
 
 
 @pytest.mark.parametrize("text", ["", "8;16", "0", "-4", "8,x"])
-def test_counts_are_separated_by_commas(text):
+def test_counts_not_separated_by_commas_are_rejected(text):
     assert parse_counts("--m", "64, 8,64") == (8, 64)
     with pytest.raises(FavoritError, match=r"--m .*separated by commas"):
         parse_counts("--m", text)

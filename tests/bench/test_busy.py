@@ -1,4 +1,4 @@
-"""`favorit bench busy`, and what all benchmarks share: locks, and a note about foreign load."""
+"""`favorit bench busy`, and the parts that all benchmarks share: locks, and a note about foreign load."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ def test_command_prints_times_ratios_and_verdict(
     assert ours["to_one_thread"] == pytest.approx(ours["busy"]["median"] / one["busy"]["median"])
     assert report["targets"] == {"quiet": 1.03, "busy": 1.6}
     assert "foreign_load" in report
-    assert f"{ours['to_one_thread']:.2f}x of one thread (target at most 1.6" in printed.err
+    assert f"{ours['to_one_thread']:.2f}x the time of one thread next to a busy process" in printed.err
 
 
 def test_verdict_names_missed_target() -> None:
     quiet = {ONE: describe([100.0]), OURS: describe([62.0]), DEFAULT: describe([60.0])}
     busy = {ONE: describe([100.0]), OURS: describe([150.0]), DEFAULT: describe([400.0])}
     assert verdict(compare(quiet, busy)) == (
-        "favorit: quiet 1.03x of default spinning (target at most 1.03: missed), "
-        "next to a busy process 1.50x of one thread (target at most 1.6: met)"
+        "favorit: 1.03x the time of default spinning on a quiet machine (target at most 1.03: missed), "
+        "1.50x the time of one thread next to a busy process (target at most 1.6: met)"
     )
 
 

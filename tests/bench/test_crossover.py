@@ -1,4 +1,4 @@
-"""`favorit bench crossover`: the arithmetic on constructed curves, then the command at small sizes."""
+"""`favorit bench crossover`: the crossing of constructed curves, the advice, and the command at small sizes."""
 
 from __future__ import annotations
 
@@ -114,12 +114,12 @@ def test_crossings_compare_linear_mixers_with_sdpa() -> None:
 def test_advice_compares_with_the_faster_softmax() -> None:
     """Our softmax is 1.5 times faster than SDPA here, so relu pays from 300 tokens on instead of 200."""
     assert advice(POINTS, 160, 8, 400) == (
-        "at 160x160 with patch 8 (400 tokens) relu attention trains 1.3x faster than the faster softmax; "
-        "below 300 tokens keep softmax; a whole model gains less, measure it with: favorit bench speed --preset"
+        "at 160x160 with patch 8 (400 tokens) relu attention trains 1.3x faster than the faster of SDPA and softmax; "
+        "keep softmax below 300 tokens; a whole model gains less, measure it with: favorit bench speed --preset"
     )
     assert advice(POINTS, 112, 8, 200) == (
         "at 112x112 with patch 8 (200 tokens) keep softmax: relu, the fastest other mixer, "
-        "trains at 0.67 of its speed; it pays from about 300 tokens on"
+        "trains at 0.67x the speed of softmax; it pays from about 300 tokens on"
     )
 
 
@@ -216,4 +216,6 @@ def test_advice_for_mixer_that_wins_only_at_the_advised_count() -> None:
     """The isotonic fit then has no crossing."""
     times = {16: 10.0, 32: 10.0, 64: 10.0, 128: 10.0}
     points = make_points({SDPA: times, SOFTMAX: times, "relu": {16: 30.0, 32: 9.0, 64: 30.0, 128: 30.0}})
-    assert "trains 1.1x faster than the faster softmax; at fewer tokens keep softmax" in advice(points, 40, 8, 32)
+    assert "trains 1.1x faster than the faster of SDPA and softmax; keep softmax at fewer tokens" in advice(
+        points, 40, 8, 32
+    )

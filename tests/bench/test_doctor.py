@@ -145,10 +145,10 @@ def test_large_norms_are_advised_to_keep_softmax_and_shrink():
     assert advice.verdict == "keep softmax"
     assert advice.mixer == "softmax"
     assert "shrink q and k" in advice.reason
-    assert "with model.qk_norm=True it would start at 2.8" in advice.reason
+    assert "with model.qk_norm=True the bound would start at 2.8" in advice.reason
 
 
-def test_unit_norms_are_not_advised_to_normalise():
+def test_unit_norms_are_not_advised_to_normalize():
     reason = advise(measure(*tensors(1.0))[0]).reason
     assert "shrink q and k" in reason
     assert "narrower heads" in reason
@@ -181,7 +181,7 @@ def test_layer_with_too_few_features_is_advised_to_raise_m():
     assert advise(measure(*tensors(0.4), "favor(m=512)")[0]).verdict == "favor(m=512) follows softmax"
 
 
-def test_kernel_far_from_softmax_is_kept():
+def test_kernel_that_does_not_follow_softmax_is_kept():
     advice = advise(measure(*tensors(1.0), "relu")[0])
     assert (advice.verdict, advice.mixer) == ("relu does not follow softmax", "relu")
 
@@ -220,12 +220,12 @@ def test_advice_never_lowers_m():
     layer = replace(found(mixer="favor(m=512)", own=0.4, m64=0.1), features=512)
     advice = advise(layer)
     assert (advice.verdict, advice.mixer) == ("favor(m=512) does not follow softmax", "favor(m=512)")
-    assert "favor(m=64) would, with error 0.1, with new random features: set train.redraw" in advice.reason
+    assert "favor(m=64) follows softmax, error 0.1 with new random features: set train.redraw" in advice.reason
     assert advise(replace(layer, features=32)).verdict == "raise m to 64"
 
 
 def test_more_features_are_advised_if_norms_are_small():
-    assert "may follow it with more than 256 features" in advise(found(m256=0.3)).reason
+    assert "may follow softmax with more than 256 features" in advise(found(m256=0.3)).reason
 
 
 def test_summary_names_ranges_of_layers_and_a_layout_to_try():
@@ -274,7 +274,7 @@ def test_diagnose_has_findings_for_each_layer_and_head(run):
 
 @pytest.mark.parametrize("layer", [0, 1])
 def test_diagnose_measures_q_and_k_of_all_tokens(run, layer):
-    """Compared with a hook on the layer's projection; also in the last layer, whose logits need fewer queries."""
+    """Compared with a hook on the layer's projection. The logits need only some queries of the last layer."""
     recorded: list[Tensor] = []
     loaded = load(run)
     loaded.model.blocks[layer].attention.branch.qkv.register_forward_hook(
@@ -348,7 +348,7 @@ def test_folder_that_is_not_a_run_is_rejected(make: Any, message: str, tmp_path:
 
 
 def test_changed_data_set_is_rejected(tmp_path: Path):
-    """With another split, validation images may have been trained on."""
+    """In another split, the model may have been trained on validation images."""
     pictures(tmp_path / "images", {"a": 20, "b": 20})
     run, _ = fit(
         tmp_path / "runs", tiny(data=dict(name=f"folder:{tmp_path / 'images'}", validation=0.25), train=dict(epochs=1))

@@ -55,7 +55,7 @@ def test_calls_are_interleaved_and_short_ones_repeated(monkeypatch: pytest.Monke
     groups = [(name, len(list(calls))) for name, calls in groupby(order)]
     assert [name for name, _ in groups] == ["slow", "fast"] * (len(groups) // 2)
     assert all(count == 1 for name, count in groups if name == "slow")
-    assert min(count for name, count in groups[-6:] if name == "fast") > 100, "a single one is too short for the clock"
+    assert min(count for name, count in groups[-6:] if name == "fast") > 100, "a single call is too short for the clock"
     assert [found[name].median for name in ("slow", "fast")] == pytest.approx([10, 0.02])
 
 
@@ -136,7 +136,7 @@ def test_mixer_that_differs_from_its_weights_is_rejected() -> None:
 
 @pytest.mark.parametrize("is_trained", [False, True])
 def test_check_runs_on_whole_batch_with_and_without_gradients(is_trained: bool) -> None:
-    """An error that only occurs for large batches, in training or in inference, is found."""
+    """The check finds an error that only occurs for large batches, in training or in inference."""
     mixer = build_mixer("relu", heads=2, head_dim=4)
     right = mixer.forward
     mixer.forward = lambda q, k, v, key_mask=None: (
@@ -337,7 +337,7 @@ def test_unwritable_out_is_rejected_before_timing(
     assert run(monkeypatch, "speed", "--out", str(tmp_path / "nowhere" / "x.csv")) == 2
     assert "does not exist: create it first" in capsys.readouterr().err
     assert run(monkeypatch, "speed", "--out", str(tmp_path)) == 2
-    assert "give the name of a file" in capsys.readouterr().err
+    assert "give a file name with a suffix" in capsys.readouterr().err
 
 
 def test_path_of_model_costs_names_each_layer() -> None:

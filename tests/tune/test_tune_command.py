@@ -108,7 +108,7 @@ def test_front_is_printed_and_written(command, tmp_path: Path, monkeypatch: pyte
         tmp_path / "runs",
     )
     out = command(*arguments)
-    assert "Pareto front: beaten by no trial in all objectives" in out
+    assert "Pareto front: trials that no other trial dominates" in out
     assert "importance for latency: " in out
     result = json.loads(command(*arguments, "--json").splitlines()[-1])
     table = pandas.read_csv(tmp_path / "runs" / "depths-front.csv")

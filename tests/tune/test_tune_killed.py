@@ -20,7 +20,7 @@ from favorit.tuning.result import TuneResult
 from training_helpers import finish, start
 from tune_helpers import folders, outcome, search, started
 
-# Three trials of two epochs. Where the process dies: the trial to resume, and how many of its epochs are on disk.
+# For a search of three trials of two epochs: place where the process dies -> (trial to resume, its epochs on disk).
 PLACES: dict[str, tuple[int | None, int]] = {
     "waiting": (None, 0),
     "claimed": (0, 0),
@@ -73,7 +73,7 @@ def test_search_resumes_after_sigkill_at_any_place(killed: Path, reference, plac
     number, epochs = PLACES[place]
     storage = dict(storage=None) if place == "epoch 3" else {}
     result, events = search(killed / place, **storage)
-    assert outcome(result) == outcome(reference), "as without a kill"
+    assert outcome(result) == outcome(reference), "equal to a search without a kill"
     assert [event.number for event in events if isinstance(event, TrialStarted) and event.resumed] == (
         [] if number is None else [number]
     )
@@ -106,7 +106,7 @@ def test_search_resumes_after_several_sigkills_at_random_times(killed: Path, ref
 
 
 def test_three_processes_share_a_study(killed: Path):
-    """They run each trial once and leave nothing to do."""
+    """Together they run each trial once, and a further search has nothing to do."""
     result, events = search(killed / "together", **SHARED)
     assert events == []
     assert [trial.state for trial in result.trials] == ["complete"] * 6
@@ -117,7 +117,7 @@ def test_three_processes_share_a_study(killed: Path):
 
 
 def test_two_processes_create_a_study_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The second one creates it between the first read of the first one and its second read."""
+    """The second process creates the study between the first and the second read of the first process."""
     other: list[TuneResult] = []
 
     def interrupted(read: Any) -> Any:
@@ -139,14 +139,14 @@ def test_two_processes_create_a_study_at_once(tmp_path: Path, monkeypatch: pytes
 
 
 def test_trial_that_kills_its_process_each_time_runs_last(killed: Path, reference):
-    """It may need too much memory, and would stop the whole search if it ran first."""
+    """Such a trial may need too much memory. If it ran first, it would stop the whole search."""
     result, events = search(killed / "always")
     assert [(event.number, event.resumed) for event in events if isinstance(event, TrialStarted)] == [
         (1, False),
         (2, False),
         (0, True),
     ]
-    assert outcome(result) == outcome(reference), "it is tried again in the end"
+    assert outcome(result) == outcome(reference), "the trial is tried again at the end"
 
 
 # Trials of other machines

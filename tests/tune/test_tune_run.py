@@ -1,4 +1,4 @@
-"""Searches from end to end: trials are ordinary runs, the best file trains the best run, and a rerun resumes."""
+"""Searches from end to end: trials are ordinary runs, and a rerun resumes. Also pruning, latency and errors."""
 
 from __future__ import annotations
 
@@ -286,7 +286,7 @@ def test_latency_search_on_another_machine_is_rejected(tmp_path: Path, monkeypat
             dict(objectives=("accuracy", "latency"), pruner="median"),
             "the pruner 'median' cannot be used with two objectives",
         ),
-        (dict(objectives=("latency",)), "the objective 'latency' is not valid: accuracy, or accuracy,latency"),
+        (dict(objectives=("latency",)), "the objective 'latency' is not valid: use accuracy, or accuracy,latency"),
         (dict(objectives=("acuracy",)), "did you mean 'accuracy'"),
         (dict(pruner="meidan"), "did you mean 'median'"),
         (dict(sampler="tpee"), "did you mean 'tpe'"),
@@ -301,7 +301,7 @@ def test_latency_search_on_another_machine_is_rejected(tmp_path: Path, monkeypat
         (dict(fields={"train.lrr": "choice(1)"}), "did you mean 'train.lr'"),
     ],
 )
-def test_mistake_is_one_line_before_anything_starts(tmp_path: Path, options, message):
+def test_invalid_options_are_one_line_before_anything_starts(tmp_path: Path, options, message):
     with pytest.raises(FavoritError, match=message) as error:
         search(tmp_path / "out", **options)
     assert "\n" not in str(error.value)

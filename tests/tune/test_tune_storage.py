@@ -14,7 +14,7 @@ from favorit.tuning.storage import hide_password
 from tune_helpers import search, started
 
 
-def test_journal_and_database_give_the_same_trials(tmp_path: Path):
+def test_search_has_the_same_trials_in_a_journal_and_a_database(tmp_path: Path):
     storage = f"journal:{tmp_path / 'kept' / 'study.log'}"
     two, _ = search(tmp_path, storage=storage, trials=2)
     assert not (tmp_path / "tune.db").exists()
@@ -67,7 +67,7 @@ def test_unreachable_database_is_one_line_without_the_password(tmp_path: Path, u
         ("sqlite:///a.db", "sqlite:///a.db"),
     ],
 )
-def test_hide_password_replaces_it_by_stars(url, shown):
+def test_hide_password_replaces_the_password_with_stars(url, shown):
     assert hide_password(url) == shown
 
 

@@ -28,12 +28,13 @@ from favorit.errors import FavoritError, positive, unknown
 from favorit.spec import PositiveInt, Registry, Spec, parse
 
 Estimate = Callable[[Tensor, Tensor], Tensor]
-"""q, k (B,H,N,D) -> weights (B,H,N,N), each row up to a factor."""
+"""q, k (B,H,N,D) -> weights (B,H,N,N). Each row may be scaled by any factor."""
 
-# QK-norm is initialized to unit weights, so that the entries of q and k have a mean square of 1.
+# QK-norm starts with unit weights: the entries of q and k then have a mean square of 1.
 QK_NORM_STD = 1.0
 UNIFORM = "uniform"
-# A kernel beats uniform averaging if its error is below this share of uniform's; a smaller gain is not noticeable.
+# A kernel beats uniform averaging if its error is below this fraction of the error of uniform averaging. A smaller
+# gain is not noticeable.
 BETTER = 0.95
 SERIES = (
     "favor",
@@ -51,19 +52,19 @@ IMAGES = 8
 # Below this range softmax equals averaging up to rounding; above it softmax selects one key.
 MIN_STD, MAX_STD = 0.01, 100.0
 
-# Kernels for this study only: their weights may be negative, so no mixer takes them.
+# Kernels for this study only: their weights may be negative, so no mixer uses them.
 SIGNED: Registry[Estimate] = Registry("kernel", context=("head_dim", "seed"))
 
 
 @SIGNED.register("trigonometric")
 def trigonometric(head_dim: int, seed: int, m: PositiveInt = 128, orthogonal: bool = True) -> Estimate:
-    """phi(x) = [cos(W x~), sin(W x~)] exp(|x~|^2 / 2), x~ = x / D^(1/4): the expectation of FAVOR+, but signed."""
+    """phi(x) = [cos(W x~), sin(W x~)] exp(|x~|^2 / 2), x~ = x / D^(1/4). Signed; expectation as in FAVOR+."""
     if m % 2:
-        raise FavoritError(f"trigonometric: m={m} is not valid: features come in pairs, m must be even")
+        raise FavoritError(f"trigonometric: m={m} is not valid: m must be even, because features come in pairs")
     rows = RandomRows(m // 2, head_dim, layer=0, seed=seed, orthogonal=orthogonal).rows
 
     def weights(q: Tensor, k: Tensor) -> Tensor:
-        # Factors of a whole row are dropped: that of the query, and the largest of the keys, which might overflow.
+        # Drop factors that are constant over a row: the query's, and the largest of the keys, which might overflow.
         r = k.square().sum(-1) / (2 * head_dim**0.5)
         phi_q, phi_k = (
             torch.cat([u.cos(), u.sin()], -1) for u in (F.linear(x * head_dim**-0.25, rows) for x in (q, k))
@@ -75,8 +76,10 @@ def trigonometric(head_dim: int, seed: int, m: PositiveInt = 128, orthogonal: bo
 
 @dataclass(frozen=True)
 class Setting:
-    """What is drawn: q and k at each standard deviation in `stds`, and features at each count in `m` for kernels whose
-    spec does not fix m.
+    """The settings of a measurement.
+
+    q and k are drawn at each standard deviation in `stds`. A kernel that needs m and does not fix it is measured at
+    each count in `m`. `draws` is the number of draws at each standard deviation.
     """
 
     head_dim: int = 64
@@ -92,7 +95,7 @@ class Setting:
             positive(m=m)
         for std in self.stds:
             if not MIN_STD <= std <= MAX_STD:
-                raise FavoritError(f"std={std} is not valid: between {MIN_STD:g} and {MAX_STD:g}")
+                raise FavoritError(f"std={std} is not valid: give a value between {MIN_STD:g} and {MAX_STD:g}")
         if not (self.stds and self.m):
             raise FavoritError("nothing to draw: give at least one std and one m")
         if self.tokens == 1:
@@ -101,10 +104,11 @@ class Setting:
 
 @dataclass(frozen=True)
 class Point:
-    """One kernel at one m (None for kernels without m) and one std.
+    """The result for one kernel at one m (None for kernels without m) and one std.
 
-    `error` is the median over the draws, `low` and `high` its quartiles; `distance` is a mean. `lost` is the share of
-    rows whose weights do not sum to a positive value, which only happens with signed features.
+    `error` is the median error over the draws, `low` and `high` are the quartiles, `mean` and `deviation` the mean and
+    standard deviation. `distance` and `lost` are means over the draws. `lost` is the share of rows whose weights do not
+    sum to a positive value, which only happens with signed features.
     """
 
     kernel: str
@@ -122,14 +126,17 @@ class Point:
 def approximate(
     setting: Setting, kernels: Iterable[str] = SERIES, *, listen: Callable[[int, int], None] | None = None
 ) -> list[Point]:
-    """The points of all kernels, uniform averaging first. `listen(done, total)` is called after each measurement."""
+    """The points of all kernels at each std, uniform averaging first.
+
+    `listen(done, total)` is called after each measurement.
+    """
     specs = [
         (UNIFORM, Spec(UNIFORM)),
         *((text, spec) for text in dict.fromkeys(kernels) for spec in _specs(text, setting.m)),
     ]
     max_features = max(spec.kwargs.get("m") or setting.head_dim for _, spec in specs)
     check_fits("tokens", setting.tokens, partial(_bytes, setting.head_dim, max_features))
-    for _, spec in specs:  # an invalid spec fails before the first measurement
+    for _, spec in specs:  # raise errors in a spec before the first measurement
         _estimate(spec, setting.head_dim, seed=0)
     found: dict[tuple[str, int | None, float], list[tuple[float, float, float]]] = defaultdict(list)
     total = len(specs) * len(setting.stds) * setting.draws
@@ -161,20 +168,20 @@ def distance(w: Tensor, exact: Tensor) -> Tensor:
 
 
 def conclude(points: Sequence[Point]) -> str:
-    """One sentence: for each std, from which m on random features beat uniform averaging, and what to do if they do
-    not.
+    """One sentence. It states for each std the smallest m at which random features beat uniform averaging, and what to
+    do where they do not.
     """
     usable = [point for point in points if parse(point.kernel).name in KERNELS]
     growing = [point for point in usable if point.m is not None and "m" not in parse(point.kernel).kwargs]
     if not usable:
-        return "No kernel that a mixer can use was measured."
+        return "None of the measured kernels can be used in a mixer."
     won: list[str] = []
     lost: list[str] = []
     lost_at: list[float] = []
     for baseline in (point for point in points if point.kernel == UNIFORM):
         here = [point for point in growing or usable if point.std == baseline.std]
         better = [point for point in here if point.error < BETTER * baseline.error]
-        # The fewest features that beat uniform; else the smallest error.
+        # Show the fewest features that beat uniform averaging, or else the smallest error.
         shown = (
             min(better, key=lambda point: (point.m or 0, point.error))
             if better
@@ -195,13 +202,13 @@ def conclude(points: Sequence[Point]) -> str:
 
 
 def _remedy(stds: Sequence[float]) -> str:
-    """What to do at stds where no kernel follows softmax. QK-norm helps only if it shrinks q and k."""
+    """What to do at stds where no kernel beats uniform averaging. QK-norm helps only if it shrinks q and k."""
     norm = f"model.qk_norm=True keeps their std near {QK_NORM_STD:g}; " if min(stds) > QK_NORM_STD else ""
-    return f"there keep softmax, or shrink q and k for random features ({norm}narrower heads)"
+    return f"keep softmax there, or shrink q and k for random features ({norm}narrower heads)"
 
 
 def _specs(text: str, counts: Sequence[int]) -> list[Spec]:
-    """The kernel at each of `counts` features; the spec itself if it fixes m or has none."""
+    """The spec with each m of `counts`, or the spec alone if it fixes m or needs none."""
     spec = parse(text)
     registry: Registry = SIGNED if spec.name in SIGNED else KERNELS
     if spec.name not in registry:
@@ -219,7 +226,7 @@ def _estimate(spec: Spec, head_dim: int, seed: int) -> Estimate:
 
 
 def _tensors(setting: Setting, std: float, draw: int) -> Iterator[Tensor]:
-    """q, k, v of one draw. q and k at another std are the same up to a factor."""
+    """q, k, v of one draw. At another std, q and k are the same tensors times a factor."""
     generator = seeds.generator(setting.seed, "approximation", "tokens", draw)
     return (
         scale * torch.randn(IMAGES, 1, setting.tokens, setting.head_dim, generator=generator)
@@ -243,7 +250,7 @@ def _point(key: tuple[str, int | None, float], values: list[tuple[float, float, 
 
 
 def _bytes(head_dim: int, m: int, tokens: int) -> int:
-    """An estimate of the peak: several matrices of weights, q, k, v and features, and the random rows, which are drawn
-    in fp64.
+    """The estimated peak memory: several matrices of weights, q, k, v, the features, and the random rows, which are
+    drawn in fp64.
     """
     return 4 * IMAGES * tokens * (6 * tokens + 8 * head_dim + 3 * m) + 8 * 4 * m * head_dim

@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Errors above this multiple of uniform's error are outside the panel: signed features have no upper bound.
+# Errors above this multiple of uniform's error lie outside the panel, because signed features have unbounded errors.
 MAX_RELATIVE_ERROR = 5.0
 
 
 @dataclass(frozen=True)
 class Curve:
-    """The error of one kernel at each `m`, with quartiles; a single error if the kernel has no m.
+    """The error of one kernel at each `m`, with quartiles. A kernel without m has an empty `m` and one error.
 
-    Kernels of a family differ only in `orthogonal`.
+    Kernels of one `family` differ only in `orthogonal`.
     """
 
     kernel: str

@@ -23,11 +23,11 @@ from favorit.config import ModelConfig
 from favorit.process import SPINNING, as_shipped, worker_settings
 
 ONE, OURS, DEFAULT = "one thread", "favorit", "default spinning"
-QUIET_TARGET = 1.03  # at most, relative to default spinning on a quiet machine
-BUSY_TARGET = 1.6  # at most, relative to one thread next to a busy process
+QUIET_TARGET = 1.03  # largest ratio to default spinning on a quiet machine
+BUSY_TARGET = 1.6  # largest ratio to one thread next to a busy process
 MAX_BUSY_SECONDS = 600.0  # a busy process ends after this time even if nothing stops it
 
-# Spins until it is killed, its parent is gone, or its time is over.
+# Spins until it is killed, its parent has ended, or its time is up.
 _SPIN = """
 import os, sys, time
 parent, end = int(sys.argv[1]), time.monotonic() + float(sys.argv[2])
@@ -40,9 +40,10 @@ while os.getppid() == parent and time.monotonic() < end:
 
 @dataclass(frozen=True)
 class Slowdown:
-    """Milliseconds of a step on the quiet machine and next to one busy process.
+    """Milliseconds of a step with one setting, on the quiet machine and next to one busy process.
 
-    `to_default` is the quiet time relative to default spinning, `to_one_thread` the busy time relative to one thread.
+    `to_default` is the quiet time divided by that of default spinning. `to_one_thread` is the busy time divided by that
+    of one thread.
     """
 
     name: str
@@ -53,8 +54,10 @@ class Slowdown:
 
 
 def slowdowns(model: ModelConfig, batch: int, *, steps: int = 8, repeats: int = 5) -> list[Slowdown]:
-    """The slowdown of each setting. The settings run in separate, interleaved processes; a round has `steps` steps of
-    each on the quiet machine, then next to the busy process.
+    """The slowdown of each setting.
+
+    Each setting has its own process. In each round, every process runs `steps` steps on the quiet machine, then every
+    process runs `steps` steps next to the busy process.
     """
     request = {"model": model.model_dump(mode="json"), "batch": batch, "steps": steps}
     quiet: dict[str, list[float]] = {name: [] for name in (ONE, OURS, DEFAULT)}
@@ -98,8 +101,8 @@ def verdict(found: list[Slowdown]) -> str:
     """One sentence: favorit's ratios, the targets, and whether they are met."""
     ours = next(each for each in found if each.name == OURS)
     ratios = [
-        (f"quiet {ours.to_default:.2f}x of {DEFAULT}", ours.to_default, QUIET_TARGET),
-        (f"next to a busy process {ours.to_one_thread:.2f}x of {ONE}", ours.to_one_thread, BUSY_TARGET),
+        (f"{ours.to_default:.2f}x the time of {DEFAULT} on a quiet machine", ours.to_default, QUIET_TARGET),
+        (f"{ours.to_one_thread:.2f}x the time of {ONE} next to a busy process", ours.to_one_thread, BUSY_TARGET),
     ]
     parts = [
         f"{what} (target at most {target}: {'met' if ratio <= target else 'missed'})" for what, ratio, target in ratios
@@ -126,7 +129,7 @@ def _time_round(processes: Mapping[str, TimedProcess], milliseconds: Mapping[str
 
 
 def serve(request: Mapping[str, Any]) -> None:
-    """The worker process: training steps of a model on random images."""
+    """Runs in the worker process: serves timings of training steps on random images."""
     from favorit.bench.model_speed import step_call
 
     replies = open_replies()

@@ -44,7 +44,7 @@ CURVES = {
 
 @dataclass(frozen=True)
 class Point:
-    """One attention at one token count: milliseconds (median, quartiles) and peak memory in bytes."""
+    """One timed call (`what`) at one token count: milliseconds (median, quartiles) and peak memory in bytes."""
 
     mixer: str
     what: str
@@ -57,7 +57,11 @@ class Point:
 
 @dataclass(frozen=True)
 class Crossing:
-    """`tokens` is N*, None if the mixer never wins on the grid, and the first count if it always wins (`always`)."""
+    """N* (`tokens`) of one mixer on one curve.
+
+    `tokens` is None if the mixer never wins on the grid. It is the first count of the grid if the mixer always wins
+    (`always`).
+    """
 
     mixer: str
     curve: str
@@ -66,7 +70,7 @@ class Crossing:
 
 
 def default_grid(max_tokens: int, advised: int) -> list[int]:
-    """The default token counts with the `advised` one, which replaces those within a factor of 1.1."""
+    """The counts of GRID up to `max_tokens`, and `advised`, which replaces the counts within a factor of 1.1 of it."""
     spaced = [count for count in GRID if abs(math.log(count / advised)) > math.log(MIN_SPACING)]
     return sorted([*(count for count in spaced if count <= max_tokens), advised])
 
@@ -114,7 +118,7 @@ def _point(key: tuple[str, str], size: Size, times: Stats, call: Callable[[], An
 
 
 def ratios(points: Sequence[Point], curve: str, base: str = SDPA) -> dict[str, dict[int, float]]:
-    """mixer -> tokens -> base over mixer; above 1 the mixer needs less time, or less memory."""
+    """mixer -> tokens -> value of `base` / value of the mixer. Above 1, the mixer needs less time or memory."""
     what, field = CURVES[curve]
     values = {(point.mixer, point.tokens): float(getattr(point, field)) for point in points if point.what == what}
     found: dict[str, dict[int, float]] = {}
@@ -135,7 +139,7 @@ def crossings(points: Sequence[Point]) -> list[Crossing]:
 
 
 def crossing(tokens: Sequence[int], ratio: Sequence[float]) -> tuple[float | None, bool]:
-    """(N*, whether the mixer wins on the whole grid). N* is interpolated linearly in log-log coordinates."""
+    """(N*, whether the mixer wins on the whole grid), as in `Crossing`. N* is interpolated in log-log coordinates."""
     curve = isotonic([math.log(value) for value in ratio])
     if curve[-1] < 0:
         return None, False
@@ -150,7 +154,8 @@ def crossing(tokens: Sequence[int], ratio: Sequence[float]) -> tuple[float | Non
 def isotonic(values: Sequence[float]) -> list[float]:
     """The non-decreasing sequence with the least squared distance (pool adjacent violators).
 
-    More tokens never favor softmax, so a decrease is noise. With the fit, one slow repetition moves N* only a little.
+    The ratio should not fall with more tokens, so a decrease is noise. With the fit, one slow repetition moves N* only
+    a little.
     """
     groups: list[tuple[float, int]] = []
     for value in values:
@@ -175,15 +180,16 @@ def advice(points: Sequence[Point], image: int, patch: int, tokens: int) -> str:
     found, always = crossing(list(speedups[mixer]), list(speedups[mixer].values()))
     if ratio < 1:
         pays = "it is slower at all measured counts" if found is None else f"it pays from about {found:.0f} tokens on"
-        return f"{place} keep softmax: {mixer}, the fastest other mixer, trains at {ratio:.2f} of its speed; {pays}"
-    if found is None:  # faster at this count, but not by the fit over all counts
-        below = "at fewer tokens keep softmax"
+        slower = f"{mixer}, the fastest other mixer, trains at {ratio:.2f}x the speed of softmax"
+        return f"{place} keep softmax: {slower}; {pays}"
+    if found is None:  # faster at this count, but not in the fit over all counts
+        below = "keep softmax at fewer tokens"
     elif always:
         below = f"it is no slower at any measured count from {found:.0f} tokens on"
     else:
-        below = f"below {found:.0f} tokens keep softmax"
+        below = f"keep softmax below {found:.0f} tokens"
     whole = "a whole model gains less, measure it with: favorit bench speed --preset"
-    return f"{place} {mixer} attention trains {ratio:.1f}x faster than the faster softmax; {below}; {whole}"
+    return f"{place} {mixer} attention trains {ratio:.1f}x faster than the faster of SDPA and softmax; {below}; {whole}"
 
 
 def _faster_softmax(points: Sequence[Point]) -> list[Point]:

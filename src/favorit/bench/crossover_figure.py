@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-# Panels in a row: time above, memory below.
+# Panels per row: the first row is time, the second is memory.
 COLUMNS = 2
 
 
@@ -54,7 +54,7 @@ def panels(points: Sequence[Point]) -> list[Panel]:
 
 
 def draw(content: Sequence[Panel], title: str) -> Figure:
-    """One panel per curve, with logarithmic axes. A mixer wins above 1; a ring marks the crossover."""
+    """One panel per curve, with logarithmic axes. A mixer wins above 1. A ring marks its crossover."""
     from matplotlib.figure import Figure
 
     rows = -(-len(content) // COLUMNS)

@@ -21,10 +21,10 @@ from favorit.training.run import resolve
 class EpochCost:
     """The cost of one epoch.
 
-    `pipeline_share` is the share of `seconds` that preparing the batches takes on its own. `gemm_gflops` is the
-    matrix-product limit of this machine (2048 x 2048, fp32, all threads), `gemm_share` the FLOP/s of the epoch over
-    that limit; backward counts as twice the forward. `cache_penalty` is `measure.cache_penalty`. `peak_memory` is that
-    of the first process, in bytes.
+    `pipeline_share` is the time to prepare all batches without training, divided by `seconds`. `gemm_gflops` is the
+    matrix-product limit of this machine (2048 x 2048, fp32, all threads). `gemm_share` is the FLOP/s of the epoch over
+    that limit; backward counts as twice the forward. `cache_penalty` is `measure.cache_penalty`. `peak_memory` is the
+    peak memory of the first process in bytes.
     """
 
     images: int
@@ -37,8 +37,8 @@ class EpochCost:
 
 
 def epoch_cost(config: RunConfig, data_dir: Path | None = None, devices: int = 1) -> EpochCost | None:
-    """Trains one epoch on all training images in a temporary folder. With several processes, only the first returns a
-    cost.
+    """Trains one epoch on all training images in a temporary folder. With several processes, all but the first
+    return None.
     """
     if config.data.subset is not None:
         raise FavoritError(

@@ -1,7 +1,7 @@
 """The nine models of the published synthetic ImageNet table: our times next to the published ones.
 
-The published table counts 10,000 images as an epoch and infers in batches of 64. Our times at another batch size are
-converted in proportion to the images.
+In the published table, an epoch has 10,000 images and an inference batch has 64. Our times at another batch size are
+converted in proportion to the number of images.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from favorit.config import ModelConfig
 
 # preset -> its published table of times
 PUBLISHED = {"vit-192-imagenet": "synthetic_imagenet"}
-# the report's name of a kernel -> ours
+# name of a kernel in the report -> our name
 KERNELS = {"relu": "relu", "softmax": "favor"}
 EPOCH_IMAGES, BATCH = 10_000, 64
 
@@ -31,7 +31,7 @@ class Times:
 
 @dataclass(frozen=True)
 class ModelTimes:
-    """The times of one model. Ratios are relative to the first row of the table, which is all_standard."""
+    """The times of one model. Ratios are relative to all_standard, the first row of the table."""
 
     layout: str
     performer: str | None

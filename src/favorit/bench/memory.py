@@ -14,15 +14,16 @@ from favorit.errors import FavoritError
 
 
 def peak_bytes(call: Callable[[], Any]) -> int:
-    """The peak bytes of tensor storage that a call allocates, without what existed before the call."""
+    """The peak bytes of tensor storage that a call allocates. Storage that existed before the call is not counted."""
     with _LiveStorage() as storage:
         call()
     return storage.peak
 
 
 def check_fits(what: str, count: int, needed: Callable[[int], float]) -> None:
-    """Raises an error that names the largest count that fits, if `needed` (count -> bytes, increasing) exceeds free
-    memory.
+    """Raises an error if `needed(count)` bytes exceed free memory. The error names the largest count that fits.
+
+    `needed` must increase with the count.
     """
     free = measure.free_memory()
     if free is None or needed(count) <= free:
@@ -41,7 +42,7 @@ def check_fits(what: str, count: int, needed: Callable[[int], float]) -> None:
 
 
 def fit_quadratic(small: int, at_small: float, large: int, at_large: float) -> Callable[[int], float]:
-    """n -> a n + b n^2 with b >= 0, fitted to the bytes at two sizes; b > 0 if there is an n x n buffer."""
+    """n -> a n + b n^2 with b >= 0, fitted to the bytes at two sizes. An n x n buffer gives b > 0."""
     b = max(0.0, (at_large / large - at_small / small) / (large - small)) if large > small else 0.0
     a = at_large / large - b * large
     return lambda n: a * n + b * n * n

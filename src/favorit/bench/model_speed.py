@@ -88,9 +88,10 @@ def step_call(config: ModelConfig, batch: int) -> Callable[[], None]:
 
 
 def _check_batch_fits(step: Callable[[Tensor, Tensor], None], config: ModelConfig, batch: int) -> None:
-    """Raises an error before a large batch is allocated, extrapolating from one and two images.
+    """Raises an error if the batch does not fit, before it is allocated.
 
-    The difference of the two leaves out what does not grow with the batch, such as gradients of parameters.
+    Memory is extrapolated from one and two images. The second image adds only memory that grows with the batch, so not
+    the gradients of parameters.
     """
 
     def peak(images: int) -> int:

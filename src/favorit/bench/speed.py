@@ -24,9 +24,9 @@ Key = tuple[str, str, int]
 """(name of a mixer or model, what is timed, tokens)"""
 
 FORWARD, TRAINING = "forward", "forward+backward"
-# Explicit weights per head that a check computes at most.
+# The largest number of explicit weights per head that a check computes.
 MAX_CHECKED_WEIGHTS = 1 << 18
-# Token counts for extrapolating memory: small, but above those with a separate implementation for short sequences.
+# Token counts for extrapolating memory: small, but too large for the separate implementations of short sequences.
 PROBE_TOKENS = (2048, 4096)
 
 
@@ -42,11 +42,11 @@ class Size:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a call costs.
+    """The cost of a timed call.
 
     `median`, quartiles `low` and `high`, `mean` and `deviation` are milliseconds. `memory` is the peak of tensor
-    storage in bytes. Values per token are divided by all tokens of the batch. `gemm_share` is the achieved share of
-    the matrix-product limit. `path` names the implementation.
+    storage in bytes. Values per token are totals / number of tokens in the batch. `gemm_share` is the achieved share
+    of the matrix-product limit. `path` names the implementation.
     """
 
     name: str
@@ -68,8 +68,9 @@ class Cost:
 class Scaling:
     """How the cost of a token changes between the token counts `first` and `last`.
 
-    `time` is the largest time per token over the smallest. `memory` is the largest memory per token over that at
-    `first`: above 1 if memory grows faster than the tokens, below 1 if a part of it is constant.
+    `time` is the largest time per token divided by the smallest. `memory` is the largest memory per token after
+    `first` divided by that at `first`: above 1 if memory grows faster than the tokens, below 1 if a part of the memory
+    is constant.
     """
 
     name: str
@@ -81,7 +82,7 @@ class Scaling:
 
 
 def mixer_costs(specs: Iterable[str], sizes: Sequence[Size], *, repeats: int = 11) -> list[Cost]:
-    """Forward and forward+backward of mixers. A mixer that differs from its explicit weights is an error."""
+    """The cost of forward and of forward+backward for each mixer and size. Checks each mixer with `check_weights`."""
     calls: dict[Key, Callable[[], Any]] = {}
     paths: dict[Key, str] = {}
     flops: dict[Key, int] = {}
@@ -112,14 +113,14 @@ def mixer_costs(specs: Iterable[str], sizes: Sequence[Size], *, repeats: int = 1
 
 
 def cost(key: Key, times: Stats, call: Callable[[], Any], batch: int, gemm_share: float | None = None) -> Cost:
-    """The cost of a timed call. Its memory is measured here, by one more call."""
+    """The cost of a timed call. One more call measures its memory."""
     memory, tokens = peak_bytes(call), batch * key[2]
     milliseconds = (times.median, times.low, times.high, times.mean, times.deviation)
     return Cost(*key, *milliseconds, 1e3 * times.median / tokens, memory, memory / tokens, gemm_share)
 
 
 def scalings(costs: Iterable[Cost]) -> list[Scaling]:
-    """The scaling of time and memory for every name that was measured at several token counts."""
+    """The scaling of time and memory for each mixer or model that was measured at several token counts."""
     groups: dict[tuple[str, str], list[Cost]] = {}
     for each in costs:
         groups.setdefault((each.name, each.what), []).append(each)
@@ -157,12 +158,12 @@ def attention_calls(
 
 
 def check_memory(spec: str, size: Size) -> None:
-    """Raises an error before anything large is allocated, extrapolating from measurements with few tokens."""
+    """Raises an error if the size does not fit, before anything large is allocated. Extrapolates from few tokens."""
     small, large = PROBE_TOKENS if size.tokens > PROBE_TOKENS[-1] else (-(-size.tokens // 2), size.tokens)
 
     def image_bytes(tokens: int) -> tuple[float, int]:
         """Bytes to train one image, and to check one."""
-        # Measured with two images: a single one needs no copy of what a mixer expands over the batch.
+        # Use two images: with one, a mixer need not copy the tensors that it expands over the batch.
         probe = replace(size, batch=min(size.batch, 2), tokens=tokens)
         inputs, mixer = make_inputs(probe), build(spec, probe)
         training = 4 * inputs[0].nbytes + peak_bytes(attention_calls(mixer, inputs)[TRAINING])
@@ -178,10 +179,10 @@ def check_memory(spec: str, size: Size) -> None:
 
 
 def check_weights(spec: str, mixer: Mixer, q: Tensor, k: Tensor, v: Tensor) -> None:
-    """Raises an error unless weights @ v == forward, for the first image and as many queries as keep the weights small.
+    """Raises an error unless weights @ v == forward up to rounding.
 
-    The forward runs on the whole batch, with and without gradients, as it is timed: a smaller batch may take another
-    implementation.
+    Compares the first image only, and few enough queries that their weights are small. The forward runs on the whole
+    batch, with and without gradients, as in the timed calls: a smaller batch may use another implementation.
     """
     queries = q[:1, :, : max(1, MAX_CHECKED_WEIGHTS // k.shape[-2])]
     with torch.no_grad():
@@ -206,6 +207,6 @@ def _run_forward_backward(attention: AttentionFn, q: Tensor, k: Tensor, v: Tenso
 
 
 def _synchronize(x: Tensor) -> None:
-    """Waits for the device of x; a CPU has always finished."""
+    """Waits until the device of x has finished. CPU operations are synchronous."""
     if x.device.type != "cpu":
         torch.accelerator.synchronize()

@@ -20,7 +20,7 @@ class WorkerError(Exception):
 
 
 class TimedProcess:
-    """A running worker: `python -m MODULE REQUEST` in the given environment. See `timing_worker` for its side."""
+    """A running worker: `python -m MODULE REQUEST` in the given environment. It serves timings with `timing_worker`."""
 
     def __init__(self, module: str, request: Mapping[str, Any], environment: Mapping[str, str]) -> None:
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed by __exit__)
@@ -60,7 +60,7 @@ class TimedProcess:
 
 
 def single_reply(module: str, request: Mapping[str, Any]) -> Any:
-    """The reply to a request that has only one, from a worker with default settings."""
+    """The only reply to a request, from a new worker with default settings."""
     with TimedProcess(module, request, as_shipped()) as process:
         return process.reply()
 
@@ -68,10 +68,10 @@ def single_reply(module: str, request: Mapping[str, Any]) -> Any:
 def interleave_processes(
     module: str, requests: Mapping[str, tuple[Mapping[str, Any], Mapping[str, str]]], repeats: int
 ) -> dict[str, Stats]:
-    """Milliseconds of each process, timed in rounds a b c a b c ...; a process is given as (request, environment)."""
+    """Milliseconds of each process, timed in rounds a b c a b c .... `requests`: name -> (request, environment)."""
     with ExitStack() as stack:
         processes = {name: stack.enter_context(TimedProcess(module, *request)) for name, request in requests.items()}
-        for process in processes.values():  # all finish their warm-up before the first round
+        for process in processes.values():  # wait until all have finished their warm-up
             process.reply()
         milliseconds: dict[str, list[float]] = {name: [] for name in processes}
         for _ in range(repeats):

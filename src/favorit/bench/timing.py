@@ -31,7 +31,7 @@ class Stats:
 
 
 def describe(values: Sequence[float]) -> Stats:
-    """The statistics of some values. For a single value, both quartiles are that value and the deviation is 0."""
+    """The statistics of the values. For a single value, both quartiles are that value and the deviation is 0."""
     if len(values) == 1:
         return Stats(values[0], values[0], values[0], values[0], 0.0)
     low, median, high = statistics.quantiles(values, n=4, method="inclusive")
@@ -52,7 +52,7 @@ def interleave_calls(calls: Mapping[Key, Callable[[], Any]], repeats: int) -> di
 
 
 def interleave_with_gemm(calls: Mapping[Key, Callable[[], Any]], repeats: int) -> tuple[dict[Key, Stats], float]:
-    """The same, and the matrix-product limit (FLOP/s) from a product that is timed in the same rounds."""
+    """As `interleave_calls`, with the matrix-product limit (FLOP/s) from a product timed in the same rounds."""
     product, flops = measure.gemm()
     *times, product_time = interleave_calls(dict(enumerate([*calls.values(), product])), repeats).values()
     return dict(zip(calls, times, strict=True)), 1e3 * flops / product_time.median
@@ -61,7 +61,7 @@ def interleave_with_gemm(calls: Mapping[Key, Callable[[], Any]], repeats: int) -
 def measure_limits_around(work: Callable[[], Result]) -> tuple[Result, float, float]:
     """The result of `work`, the matrix-product limit (FLOP/s) and the cross-core cache penalty.
 
-    Both limits drift, so each is the mean of a measurement before and one after.
+    The limit and the penalty drift, so each is the mean of a measurement before the work and one after it.
     """
     gemm_before, penalty_before = measure.gemm_limit(), measure.cache_penalty()
     result = work()
@@ -70,8 +70,10 @@ def measure_limits_around(work: Callable[[], Result]) -> tuple[Result, float, fl
 
 
 def _mean_seconds(call: Callable[[], Any], count: int) -> float:
-    """The mean of `count` calls. If there are several, an untimed one first brings code and data back into the caches,
-    which the previous call of the round has replaced.
+    """Mean seconds of `count` calls.
+
+    If `count` is above 1, an untimed call comes first. It reloads the code and data that another call of the round has
+    evicted from the caches.
     """
     if count > 1:
         call()

@@ -1,4 +1,4 @@
-"""The worker side of `timed_process`: for each line on standard input it runs its work and replies with the seconds.
+"""The worker side of `timed_process`: runs the work for each line on standard input, and replies with its seconds.
 
 Each reply is a line of JSON on standard output.
 """
@@ -15,7 +15,7 @@ from favorit.bench.timing import WARMUP
 
 
 def open_replies() -> TextIO:
-    """Standard output, reserved for replies: from now on, everything else that is printed goes to standard error."""
+    """Standard output, reserved for replies: from now on, all other output goes to standard error."""
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     return replies
@@ -33,7 +33,7 @@ def serve_timings(work: Callable[[], Any], lines: Iterable[str], reply: Callable
         work()
     reply("warm")
     for _ in lines:
-        # Untimed: the caches hold data of the previous process, whose threads may still spin.
+        # One untimed call: the caches hold data of the previous process, and its threads may still spin.
         work()
         start = time.perf_counter()
         for _ in range(calls):

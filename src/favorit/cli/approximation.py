@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from favorit.bench.approximation import Point
     from favorit.bench.approximation_figure import Panel
 
-# Shares of lost rows above this are reported.
+# Shares of lost rows are reported only above this.
 MIN_REPORTED_SHARE = 5e-4
 
 
@@ -38,7 +38,7 @@ def approximation(
         list[str] | None,
         typer.Option(
             "--kernel",
-            help="A kernel, such as 'favor(orthogonal=False)' or trigonometric. Default: ten of them. Repeatable.",
+            help="A kernel, such as 'favor(orthogonal=False)' or trigonometric. Default: ten kernels. Repeatable.",
             metavar="SPEC",
         ),
     ] = None,
@@ -91,7 +91,7 @@ def approximation(
 
 
 def _print_panel(console: Console, panel: Panel, points: Sequence[Point]) -> None:
-    """A table with one row per kernel and one column per m, a line for kernels without m, and one for lost rows."""
+    """Prints a table of kernels by m, a line for kernels without m, and a line for lost rows."""
     from favorit.cli.console import open_table
 
     counts = sorted({m for curve in panel.curves for m in curve.m})

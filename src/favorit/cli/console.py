@@ -1,4 +1,4 @@
-"""The console of the commands, empty tables for it, and checks of the files that commands write."""
+"""The console of the commands, empty tables, and checks of the files that commands write."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def open_console(stderr: bool = False) -> Console:
 
 
 def check_outputs(**files: Path | None) -> None:
-    """Raises an error if a file, given by its option, cannot be written. Call it before the work."""
+    """Raises an error if the folder of a file does not exist, or its name has no suffix. Call it before the work."""
     for option, file in files.items():
         if file is None:
             continue
@@ -31,7 +31,7 @@ def check_outputs(**files: Path | None) -> None:
 
 
 def check_figures(**files: Path | None) -> None:
-    """Raises an error if a figure cannot be written, or not in the format of its suffix."""
+    """As `check_outputs`. Also raises an error if the suffix is not that of a known image format."""
     check_outputs(**files)
     for option, file in files.items():
         if file is None:
@@ -43,7 +43,7 @@ def check_figures(**files: Path | None) -> None:
 
 
 def open_table(title: str | None = None, **columns: str) -> Table:
-    """An empty table. Each column is `left` or `right` justified; underscores in names become spaces."""
+    """An empty table. Columns: name -> `left` or `right`; underscores in names become spaces."""
     table = Table(
         title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False
     )

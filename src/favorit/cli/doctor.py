@@ -81,7 +81,7 @@ def doctor(
 
 
 def _tables(run: str, findings: Sequence[Finding]) -> Iterator[Table]:
-    """A table of statistics and one of errors; two tables fit on a narrow terminal."""
+    """A table of statistics and a table of errors. One table of both would not fit on a narrow terminal."""
     from favorit.bench.doctor.layer_stats import OWN
     from favorit.cli.console import open_table
 
@@ -96,7 +96,7 @@ def _tables(run: str, findings: Sequence[Finding]) -> Iterator[Table]:
         mixer="left",
         **columns,
     )
-    # A space instead of the parenthesis, where a narrow terminal can break the line.
+    # Replace the parenthesis with a space, where a narrow terminal can break the line.
     titles = {name.replace("(", " ").rstrip(")"): "right" for name in mixers}
     errors = open_table("error relative to softmax on the same q and k", layer="right", **by_head, **titles)
     for finding in findings:

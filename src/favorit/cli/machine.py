@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 @contextmanager
 def reserve_machine(console: Console) -> Iterator[LoadMonitor]:
-    """Pauses the study workers of this machine during the block, then prints a note if other processes used its
-    cores.
+    """Pauses the study workers of this machine during the block.
+
+    At the end, prints a note if other processes used cores of the machine.
     """
     from favorit.foreign_load import LoadMonitor, monitor_load
     from favorit.machine_lock import measuring

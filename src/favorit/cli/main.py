@@ -78,10 +78,10 @@ def main() -> None:
             raise KeyboardInterrupt
         sys.exit(status)
     except FavoritError as error:
-        # With --devices, all processes find the same mistake; only the first one prints it.
+        # With --devices, all processes raise the same error; only the first one prints it.
         _exit(f"favorit: {error}" if os.environ.get("LOCAL_RANK", "0") == "0" else "", 2)
     except TyperException as error:
-        # An unknown command or option is one line. A group without a command prints its help, which has many.
+        # An unknown command or option is one line. A group without a command prints its help, which has many lines.
         message = (error.format_message() if hasattr(error, "format_message") else str(error)).strip()
         _exit(message if "\n" in message or not message else f"favorit: {message} (see favorit --help)", 2)
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""Progress of runs, studies, searches and benchmarks: the lines that each event prints and the bars that it moves."""
+"""Progress of runs, studies, searches and benchmarks: each event prints lines and moves bars."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from favorit.training import Epoch, Event
     from favorit.tuning.events import TrialFinished, TuneEvent
 
-BAR_DELAY = 2.0  # seconds after which the work of a benchmark counts as long
+BAR_DELAY = 2.0  # seconds until the bar of a benchmark appears
 EPOCH_INTERVAL = 30.0  # seconds between two lines about the epochs of one run of a study, in piped output
 
 
 @contextmanager
 def delayed_bar(console: Console, text: str) -> Iterator[Callable[[int, int], None]]:
-    """A function of (done, total) that moves a bar. Work of less than `BAR_DELAY` seconds shows none."""
+    """Yields a function of (done, total) that moves a bar. The bar appears after `BAR_DELAY` seconds."""
     with Display(console, BAR_DELAY) as display:
         yield lambda done, total: display.bar("work", text, done, total)
 
@@ -38,7 +38,7 @@ def delayed_bar(console: Console, text: str) -> Iterator[Callable[[int, int], No
 def training_progress(
     console: Console, tensorboard: Path | None = None
 ) -> Iterator[Callable[[Event, RunConfig], None]]:
-    """A function for `favorit.train(listen=...)`: a line for each epoch, a bar of steps, curves for TensorBoard."""
+    """Yields a function for `favorit.train(listen=...)`: a line for each epoch, a bar of steps, TensorBoard curves."""
     from favorit.cli.tensorboard import Curves
     from favorit.training import Begin, Epoch, Step
 
@@ -73,7 +73,7 @@ def training_progress(
 
 
 def _epoch_line(event: Epoch, config: RunConfig) -> str:
-    # With train.select=last the last weights are tested, so no epoch is the best.
+    # With train.select=last the weights of the last epoch are tested, so no epoch is marked as best.
     is_best = event.best and event.validation_accuracy is not None and config.train.select == "best"
     parts = [
         f"epoch {event.epoch + 1:3d}/{config.train.epochs}",
@@ -92,7 +92,7 @@ def _epoch_line(event: Epoch, config: RunConfig) -> str:
 
 @contextmanager
 def study_progress(console: Console, report: Report) -> Iterator[Callable[[TaskEvent], None]]:
-    """A function of the events of a study: a line for each finished run, bars for all runs and each running one.
+    """Yields a function of study events: a line for each finished run, a total bar and a bar per running run.
 
     Piped output also has a line for the start of a run, and lines about its epochs.
     """
@@ -126,7 +126,7 @@ def study_progress(console: Console, report: Report) -> Iterator[Callable[[TaskE
 
 @contextmanager
 def queue_progress(queue: Queue, workers: int) -> Iterator[Callable[[PlannedEntry, TaskEvent], None]]:
-    """A function of the events of a queue: a line for each finished run, bars for all runs and each running one."""
+    """Yields a function of queue events: a line for each finished run, a total bar and a bar per running run."""
     from favorit.cli.console import open_console
     from favorit.cli.study_tables import duration
     from favorit.study.tasks import Broke, Ended
@@ -153,7 +153,7 @@ def queue_progress(queue: Queue, workers: int) -> Iterator[Callable[[PlannedEntr
 
 
 def _task_bars(display: Display, title: str, count: Callable[[], tuple[int, int]]) -> Callable[[TaskEvent], None]:
-    """A function that moves a bar for all tasks (`count`: done, total) and one for each running task."""
+    """A function that moves a bar for all tasks and one for each running task. `count` returns (done, total)."""
     from favorit.study.tasks import Began, Broke, Ended, Trained
 
     def draw(event: TaskEvent) -> None:
@@ -191,7 +191,7 @@ def _epoch_accuracy(event: Trained) -> str:
 
 @contextmanager
 def tuning_progress(console: Console) -> Iterator[Callable[[TuneEvent], None]]:
-    """A function for `favorit.tune(listen=...)`: lines for each trial, bars for all trials and each running one."""
+    """Yields a function for `favorit.tune(listen=...)`: lines for each trial, a total bar, a bar per running trial."""
     from favorit.tuning.events import StudyStarted, TrialProgress, TrialStarted
 
     finished = trials = 0
@@ -227,5 +227,5 @@ def _trial_line(event: TrialFinished) -> str:
 
 
 def format_value(value: Any) -> str:
-    """The value of a searched field, for people."""
+    """The value of a searched field as displayed text."""
     return f"{value:.4g}" if isinstance(value, float) else str(value)

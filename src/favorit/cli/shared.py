@@ -1,4 +1,4 @@
-"""Options that several commands share: single ones as types, groups as the fields of a dataclass."""
+"""Options that several commands share: a single option is a type, a group is a dataclass."""
 
 from __future__ import annotations
 
@@ -25,6 +25,6 @@ def with_fields(command: Callable[..., None]) -> Callable[..., None]:
     def flat(**values: Any) -> None:
         command(first.annotation(**{name: values.pop(name) for name in fields}), **values)
 
-    # What typer reads the options from.
+    # typer reads the options from the signature.
     flat.__signature__ = Signature([each.replace(kind=each.KEYWORD_ONLY) for each in (*fields.values(), *rest)])  # type: ignore[attr-defined]
     return flat

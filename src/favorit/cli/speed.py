@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from favorit.bench.speed import Cost
 
 TITLES = ("name", "what", "tokens", "ms", "quartiles", "ratio", "us/token", "MiB", "of limit")
-# Times of an epoch of 10,000 images and of inference on 64 images, ours and published, with ratios to all_standard.
+# Ours and published: seconds per epoch of 10,000 images and milliseconds per 64 images, with ratios to all_standard.
 PUBLISHED_TITLES = (
     "layout",
     "performer",

@@ -1,4 +1,4 @@
-"""Times the training steps of a study plan, with a progress line."""
+"""Estimates the remaining time of a study plan from timed training steps, with progress."""
 
 from __future__ import annotations
 

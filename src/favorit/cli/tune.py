@@ -30,11 +30,16 @@ def tune(
         str | None, typer.Option(help="A model ('favorit list presets'); replaces the model of the space.")
     ] = None,
     config: Annotated[
-        Path | None, typer.Option(help="A YAML file as for 'favorit train'; replaces the base of the space.")
+        Path | None,
+        typer.Option(help="A YAML file as for 'favorit train'; replaces the base configuration of the space."),
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", help="Any field of the base, as section.key=value. Repeatable.", metavar="FIELD=VALUE"),
+        typer.Option(
+            "--set",
+            help="Any field of the base configuration, as section.key=value. Repeatable.",
+            metavar="FIELD=VALUE",
+        ),
     ] = None,
     epochs: Annotated[int | None, typer.Option(help="Short for --set train.epochs=N.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the sampler and of each run.")] = None,
@@ -137,7 +142,7 @@ def _show(console: Console, result: TuneResult, files: list[Path]) -> None:
     console.print(_table(result, ranked[:MAX_ROWS], f"{result.name}: best trials by validation accuracy"), markup=False)
     if len(result.objectives) > 1:
         console.print(
-            _table(result, list(result.front), "Pareto front: beaten by no trial in all objectives"), markup=False
+            _table(result, list(result.front), "Pareto front: trials that no other trial dominates"), markup=False
         )
     if failed := [trial for trial in result.trials if trial.state == "failed"]:
         for trial in failed[:MAX_ROWS]:

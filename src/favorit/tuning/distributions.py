@@ -20,8 +20,8 @@ Number = Annotated[float, Field(allow_inf_nan=False, strict=True)]
 class Distribution(ABC):
     """The values that a field may take.
 
-    `ends` are the values to check before the search starts: each must be valid in some combination. `points` are all
-    values, or None if the distribution is continuous.
+    `points` are all values, or None if the distribution is continuous. `ends` are the values that are checked before
+    the search starts: each must be valid in some combination with other fields.
     """
 
     @property
@@ -34,10 +34,10 @@ class Distribution(ABC):
 
     @abstractmethod
     def suggest(self, trial: Trial, name: str) -> Any:
-        """The value of this trial. It is drawn at the first call."""
+        """The value of the field in this trial. The first call draws it."""
 
     def from_storage(self, stored: Any) -> Any:
-        """The value that Optuna's storage holds as `stored`."""
+        """The value of the field, from its form in Optuna's storage."""
         return stored
 
 
@@ -71,7 +71,7 @@ class Choice(Distribution):
 
     @staticmethod
     def to_storage(value: Any) -> Any:
-        """The value as Optuna's storage holds it: tuples as text."""
+        """The form of a value in Optuna's storage: tuples become text."""
         return value if value is None or isinstance(value, bool | int | float | str) else repr(value)
 
 
@@ -101,7 +101,7 @@ class Int(Distribution):
 
 @dataclass(frozen=True)
 class Real(Distribution):
-    """A number between low and high, uniform, or with `log` uniform in its logarithm."""
+    """A number between low and high: uniform, or uniform in its logarithm if `log` is True."""
 
     low: float
     high: float

@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class StudyStarted:
-    """The search starts or resumes; `finished` of its `trials` are over."""
+    """The search starts or resumes. `finished` of its `trials` have already ended."""
 
     trials: int
     finished: int
@@ -16,7 +16,7 @@ class StudyStarted:
 
 @dataclass(frozen=True)
 class TrialStarted:
-    """A worker starts a trial. `resumed`: another process started it and died."""
+    """A worker starts a trial. `resumed` is True if a process that died had started the trial before."""
 
     number: int
     values: dict[str, Any]
@@ -25,7 +25,7 @@ class TrialStarted:
 
 @dataclass(frozen=True)
 class TrialProgress:
-    """The trial has trained `share` of its epochs. `accuracy` is on validation images, at the end of an epoch."""
+    """The trial has trained `share` of its epochs. At the end of an epoch, `accuracy` is the validation accuracy."""
 
     number: int
     share: float
@@ -34,7 +34,7 @@ class TrialProgress:
 
 @dataclass(frozen=True)
 class TrialFinished:
-    """The trial is complete, pruned or failed."""
+    """The trial has ended. `state` is complete, pruned or failed."""
 
     number: int
     state: str

@@ -1,4 +1,7 @@
-"""The figure of a search: accuracy by trial and importance of each field, as data and as a picture."""
+"""The figure of a search: accuracy by trial, and importance of each field.
+
+`history` and `importances` compute the data, `draw` draws it.
+"""
 
 from __future__ import annotations
 

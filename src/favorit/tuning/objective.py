@@ -1,4 +1,4 @@
-"""One trial: trains its configuration into an ordinary run folder and measures the objectives on the run."""
+"""Runs one trial: trains its configuration in an ordinary run folder, then measures the objectives on the run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Read = Callable[[str, str | Path | None], DataSet]
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a trial ends."""
+    """The outcome of a trial: its state, the values of the objectives, and the error of a failed trial."""
 
     state: TrialState
     values: Sequence[float] | None = None
@@ -43,7 +43,7 @@ class Outcome:
 class Attempt:
     """A trial that this process runs.
 
-    `reported` are the epochs that the study has values of; `read` caches data sets between trials.
+    `reported` holds the epochs whose values the study already has. `read` caches data sets between trials.
     """
 
     plan: Plan
@@ -55,7 +55,10 @@ class Attempt:
     emit: Callable[[TuneEvent], None]
 
     def run(self, config: RunConfig) -> Outcome:
-        """Trains the run, unless its result exists from an equal trial, an earlier search, or before a kill."""
+        """Trains the run and returns its outcome.
+
+        A run with a result from an equal trial, an earlier search or a killed process is not trained again.
+        """
         identifier = identify_run(config, self.read(config.data.name, self.plan.data_dir))
         self.trial.set_user_attr("run", identifier)
         folder = RunFolder(self.plan.out / identifier)
@@ -115,14 +118,14 @@ class Attempt:
         return True
 
     def _report(self, epochs: Sequence[dict[str, Any]]) -> None:
-        """Reports epochs that the study has no value of. Optuna accepts reports for a single objective only."""
+        """Reports the epochs that the study does not have yet. Optuna accepts reports for a single objective only."""
         for record in epochs if self.plan.prunes else ():
             if (number := record["epoch"] + 1) not in self.reported:
                 self.trial.report(record["validation_accuracy"], number)
                 self.reported.add(number)
 
     def _finished_duplicate(self, identifier: str) -> FrozenTrial | None:
-        """A finished trial of the same run."""
+        """A finished trial of the same run, or None."""
         others = self.study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL))
         return next((other for other in others if other.user_attrs.get("run") == identifier), None)
 
@@ -139,7 +142,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Objective:
-    """A quantity of a run: its direction, its measurement and its format."""
+    """A quantity that the search optimizes: its direction, its measurement on a run, and its format."""
 
     direction: Literal["maximize", "minimize"]
     measure: Callable[[Attempt, Run], float]
@@ -147,12 +150,12 @@ class Objective:
 
 
 def _accuracy(attempt: Attempt, run: Run) -> float:
-    """Validation accuracy of the final weights of the run, those of its best epoch."""
+    """Validation accuracy of the final weights: those of the best epoch, or of the last if train.select=last."""
     return float(run.result["validation"]["accuracy"])
 
 
 def _latency(attempt: Attempt, run: Run) -> float:
-    """Milliseconds to classify one image on all threads, while all study workers and benchmarks are paused."""
+    """Milliseconds to classify one image on all threads. Study workers are paused, and no other benchmark runs."""
     model = load(run)
     images = torch.randint(256, (BATCH, model.channels, *model.image_size), dtype=torch.uint8)
     with measuring():

@@ -15,7 +15,7 @@ from favorit.tuning.space import Space
 class Plan:
     """A search: its space and method, where it is stored, and its number of trials.
 
-    `threads` is the number of threads of all workers together.
+    `threads` is the total number of threads of all workers.
     """
 
     space: Space
@@ -41,7 +41,10 @@ class Plan:
         return len(self.objectives) == 1
 
     def meaning(self) -> dict[str, Any]:
-        """What must stay the same when a search resumes. Latencies are compared on one machine only."""
+        """The values that must stay the same when a search resumes.
+
+        They include the machine if latency is an objective, because latencies of two machines cannot be compared.
+        """
         return {
             "search space": {key: str(DISTRIBUTIONS.canonical(text)) for key, text in self.space.fields.items()},
             "configuration": self.space.base.changed(),

@@ -16,12 +16,12 @@ from favorit.files import write_atomically
 from favorit.tuning.plan import Plan
 from favorit.tuning.worker import STATES, is_alive
 
-MIN_TRIALS_PER_FIELD = 2  # complete trials; with fewer, importances are mostly chance
+MIN_TRIALS_PER_FIELD = 2  # complete trials; with fewer, importances are mostly noise
 
 
 @dataclass(frozen=True)
 class TrialRecord:
-    """A trial. `values` are those of the objectives in order, or the last accuracy of a pruned trial.
+    """A trial. `values` are the values of the objectives in order, or the last accuracy of a pruned trial.
 
     `run` is the name of its run folder.
     """
@@ -39,9 +39,10 @@ class TrialRecord:
 class TuneResult:
     """The current state of a search.
 
-    `front` are the trials that no other trial beats in all objectives, best accuracy first. `best` is the configuration
-    of the first of them. `importances` are the shares of each objective's variance that the fields explain; empty with
-    too few trials. `wanted` is the total number of trials, `elsewhere` the number that other processes run now.
+    `front` is the Pareto front, best accuracy first: the trials that no other trial dominates. `best` is the
+    configuration of its first trial. `importances` are the shares of each objective's variance that the fields explain;
+    empty with too few trials. `wanted` is the requested total number of trials. `elsewhere` is the number of trials
+    that other processes are running.
     """
 
     name: str

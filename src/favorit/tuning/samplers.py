@@ -1,4 +1,7 @@
-"""Samplers (the fields of the next trial) and pruners (which trials stop early), all from Optuna."""
+"""Samplers choose the fields of the next trial; pruners choose the trials that stop early.
+
+All are Optuna's except the grid sampler.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ PRUNERS: Registry[BasePruner] = Registry("pruner", context=("epochs",))
 
 
 class Sampler(BaseSampler, ABC):
-    """Optuna's interface. `max_trials` is the number of trials there can be, or None for any number."""
+    """The interface of Optuna's samplers. `max_trials` is the largest number of trials; None means no limit."""
 
     max_trials: int | None = None
 
@@ -63,7 +66,7 @@ class SeededByTrial(Sampler):
 
 
 class Grid(Sampler):
-    """Trial k is combination k in a shuffled order, so no two trials of any workers are equal."""
+    """Trial k is combination k in a shuffled order, so workers never run the same combination twice."""
 
     def __init__(self, space: Space, seed: int) -> None:
         if space.size is None:
@@ -102,7 +105,7 @@ SAMPLERS: Registry[Sampler] = Registry("sampler", context=("space", "seed"))
 
 @SAMPLERS.register("tpe")
 def tpe(seed: int, startup: NonNegativeInt = 10) -> Sampler:
-    """Tree-structured Parzen estimator: near good trials, away from bad ones. The first trials are random."""
+    """Tree-structured Parzen estimator: draws near good trials and away from bad ones. The first trials are random."""
     return SeededByTrial(lambda trial_seed: TPESampler(n_startup_trials=startup, seed=trial_seed), seed)
 
 
@@ -120,13 +123,13 @@ def grid(space: Space, seed: int) -> Sampler:
 
 @PRUNERS.register("median")
 def median(startup: NonNegativeInt = 5, warmup: NonNegativeInt = 1) -> BasePruner:
-    """Stops a trial whose best epoch so far is below the median of the others at that epoch."""
+    """Stops a trial if its best accuracy so far is below the median of the other trials at the same epoch."""
     return MedianPruner(n_startup_trials=startup, n_warmup_steps=warmup)
 
 
 @PRUNERS.register("hyperband")
 def hyperband(epochs: int, factor: PositiveInt = 3) -> BasePruner:
-    """Stops all but the best trials at each rung of epochs, in several brackets."""
+    """At certain numbers of epochs (rungs), stops all but the best trials. Uses several brackets of rungs."""
     return HyperbandPruner(min_resource=1, max_resource=epochs, reduction_factor=factor)
 
 

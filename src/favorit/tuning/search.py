@@ -27,7 +27,7 @@ from favorit.tuning.spaces import read_space
 from favorit.tuning.storage import hide_password, open_storage
 from favorit.tuning.worker import load_study, work, work_in_processes
 
-DEFAULT_TRIALS = 20  # of a space that is not a grid
+DEFAULT_TRIALS = 20  # for samplers other than grid
 Listen = Callable[[TuneEvent], None]
 
 
@@ -48,11 +48,12 @@ def tune(
     repeats: int = 21,
     listen: Listen | None = None,
 ) -> TuneResult:
-    """Searches a space for the best configuration: the name of a space, a YAML file, or fields and their distributions.
+    """Searches a space for the best configuration.
 
-    Trials are runs in `out`, compared on the validation part of `base.data`. Rerun the same call to resume, until there
-    are `trials` in total (default: a whole grid, or 20). Several processes may run it at once. With
-    `objectives=("accuracy", "latency")` the result is a Pareto front. All draws follow from `base.seed`. With several
+    `space` is the name of a built-in space, a YAML file, or a dict of fields and their distributions. Trials are runs
+    in `out`, compared on the validation images of `base.data`. The search ends when there are `trials` in total
+    (default: a whole grid, or 20). Rerun the same call to resume; several processes may run it at once. With
+    `objectives=("accuracy", "latency")` the result has a Pareto front. All draws follow from `base.seed`. With several
     `workers`, call it below `if __name__ == "__main__":`, as multiprocessing requires.
     """
     if not isinstance(space, Space):
@@ -93,20 +94,20 @@ def tune(
 def _plan(
     space: Space, *, name: str, trials: int | None, sampler: str | None, pruner: str | None, **options: Any
 ) -> Plan:
-    """The plan with its defaults. All errors in it are raised before anything is created on disk."""
+    """The plan with defaults filled in. Raises all errors in the plan before anything is created on disk."""
     objectives = options["objectives"]
     for each in objectives:
         if each not in OBJECTIVES:
             raise unknown("objective", each, OBJECTIVES)
     if objectives not in (("accuracy",), ("accuracy", "latency")):
-        raise FavoritError(f"the objective {','.join(objectives)!r} is not valid: accuracy, or accuracy,latency")
+        raise FavoritError(f"the objective {','.join(objectives)!r} is not valid: use accuracy, or accuracy,latency")
     if not re.fullmatch(r"[\w.-]+", name):
-        raise FavoritError(f"the study's name {name!r} is not valid: letters, digits, '-', '_' and '.'")
+        raise FavoritError(f"the study's name {name!r} is not valid: use letters, digits, '-', '_' and '.'")
     positive(workers=options["workers"], **({} if trials is None else {"trials": trials}))
     data = space.base.data
     if not data.validation and data.folds is None:
         raise FavoritError(
-            "data.validation=0 leaves no images to compare trials on: set a share such as 0.1, "
+            "data.validation=0 leaves no images to compare trials on: set a fraction such as 0.1, "
             "or data.folds and data.fold"
         )
     space.check()
@@ -115,7 +116,9 @@ def _plan(
     pruner = pruner or ("median" if len(objectives) == 1 else "none")
     if not isinstance(PRUNERS.build(pruner, epochs=space.base.train.epochs), NopPruner) and len(objectives) > 1:
         raise FavoritError(f"the pruner {pruner!r} cannot be used with two objectives: use none")
-    identify_run(space.base, load_dataset(space.base.data.name, options["data_dir"]))  # raises if the data do not fit
+    identify_run(
+        space.base, load_dataset(space.base.data.name, options["data_dir"])
+    )  # raises an error if the data set does not fit the model
     return Plan(
         space=space,
         name=name,
@@ -151,7 +154,7 @@ def _create_study(plan: Plan, storage: BaseStorage) -> optuna.Study:
 
 @contextmanager
 def _optuna_errors_only() -> Iterator[None]:
-    """Optuna logs errors only; favorit displays the progress."""
+    """Limits Optuna's log to errors inside the block, because favorit displays the progress."""
     before = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:

@@ -22,13 +22,13 @@ from favorit.fields import DEFAULTS, get_field, replace_fields, split_parameter
 from favorit.spec import Spec, parse
 from favorit.tuning.distributions import Distribution, build_distribution
 
-MAX_COMBINATIONS = 500  # tried to find one in which a value is valid
+MAX_COMBINATIONS = 500  # the most that are tried to find one in which a value is valid
 SEARCHABLE = DEFAULTS.keys() - {"scale"}
 
 
 @dataclass(frozen=True)
 class Space:
-    """A search space: `fields` with their distributions as text, and `base`, which gives all other fields."""
+    """A search space: `fields` with their distributions as text. All other fields are those of `base`."""
 
     name: str
     fields: Mapping[str, str]
@@ -58,7 +58,7 @@ class Space:
         return replace_fields(self.base, changes)
 
     def check(self) -> None:
-        """Raises an error if a field does not exist or a value is valid in no combination. Builds no model."""
+        """Raises an error if a field does not exist, or an end of a distribution is valid in no combination."""
         if not self.fields:
             raise FavoritError(
                 f"the search space {self.name!r} is empty: write fields such as train.lr: log(1e-4, 3e-3)"
@@ -90,7 +90,7 @@ class Space:
 
 
 def _combinations(values: dict[str, tuple[Any, ...]]) -> Iterator[dict[str, Any]]:
-    """All combinations, or a random sample of many: in order, the first ones differ in few fields."""
+    """All combinations, or a random sample if there are too many: the first ones in order differ in few fields."""
     if math.prod(map(len, values.values())) < MAX_COMBINATIONS:
         yield from (dict(zip(values, each, strict=True)) for each in product(*values.values()))
     else:
@@ -106,7 +106,7 @@ def _distribution(key: str, text: str) -> Distribution:
 
 
 def _split(key: str) -> list[str]:
-    """The fields that a key names, separated by commas."""
+    """The fields in a key, which are separated by commas."""
     return [name.strip() for name in key.split(",")]
 
 

@@ -1,11 +1,14 @@
 """Built-in search spaces: those of the report on kernels behind a convolutional backbone, and a quick one.
 
-Every trial has 10 epochs on the first of five stratified folds (40,000 training and 10,000 validation images). The
-report leaves some settings open. Here Adam halves its rate every 5 epochs and SGD follows the cosine, as section 5.2.2
-pairs them; weight decay is 0, and PyTorch's 0.01 for AdamW; momentum is 0.9; precision is fp32 (the report's mixed
-precision is for GPUs: --set train.precision=fp16). The report tuned its ViT and its EXP on the test images; here
-validation images decide. Some of its combinations cannot be built (12 heads do not divide 512 or 1024): such a trial
-fails. Spaces that the report does not state are marked "Inferred".
+In the spaces of the report, a trial trains 10 epochs on the first of five stratified folds (40,000 training and 10,000
+validation images). The report leaves some settings open; they are set as follows unless a space says otherwise. Adam
+halves its learning rate every 5 epochs and SGD uses the cosine schedule, as section 5.2.2 pairs them. Weight decay is
+0, or PyTorch's 0.01 for AdamW. Momentum is 0.9. Precision is fp32; the report's mixed precision is for GPUs (--set
+train.precision=fp16).
+
+The report tuned its ViT and its EXP on test images; here trials are compared on validation images. Some combinations of
+the report cannot be built (12 heads do not divide 512 or 1024): such a trial fails. Spaces that the report does not
+state are marked "Inferred".
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ _EARLY: dict[str, Any] = dict(monitor="loss", patience=10)
 _CYCLE: dict[str, Any] = dict(optimizer="adam", schedule="one_cycle", warmup=5.0, clip=1.0)
 _OPTIMIZER = "train.optimizer, train.schedule"
 _ADAM_OR_SGD = "choice(('adam', 'step'), ('sgd', 'cosine'))"
-_DROPOUT = "model.dropout, model.stem.dropout"  # of the blocks, and of the layer that computes the single token
+_DROPOUT = "model.dropout, model.stem.dropout"  # dropout of the blocks, and of the layer that computes the single token
 
 
 def _base(model: str, **train: Any) -> RunConfig:
@@ -62,8 +65,8 @@ _ALL = [
         },
         _base("conv-relu", **_EARLY),
     ),
-    # Section 6.1.6, its two rounds. Neither of its lists contains 0.25, the alpha of its best model ("adjusted per
-    # round"); the second space here does.
+    # Section 6.1.6: two rounds. The best model of the report has alpha 0.25 ("adjusted per round"), which is in
+    # neither of its lists. The second space here contains it.
     Space(
         "kernels-elu-first",
         {
@@ -96,7 +99,7 @@ _ALL = [
         _base("conv-elu", schedule="step", **_EARLY),
         "grid",
     ),
-    # Section 7.2: its grid, then its space for Optuna.
+    # Section 7.2: a grid, then a space for Optuna.
     Space(
         "kernels-exp-grid",
         {
@@ -125,17 +128,17 @@ _ALL = [
         },
         _base("conv-exp", **_EARLY),
     ),
-    # Section 6.2: the rates of its three stable rounds. It tuned by hand; all other fields are fixed. Its first round,
-    # 5e-4 without clipping and warm-up, ended in NaN and is not in this space.
+    # Section 6.2: the learning rates of the three stable rounds. The report tuned by hand; all other fields are fixed.
+    # Its first round, 5e-4 without clipping and warmup, ended in NaN and is not in this space.
     Space(
         "kernels-gelu-first",
         {"train.lr": "choice(5e-5, 6.25e-5, 1e-4)"},
         _base("conv-gelu", **_CYCLE, **_EARLY),
         "grid",
     ),
-    # Inferred: section 6.2 states no ranges. Rates from a fifth of its lowest to that of its first round; "higher
-    # dimensional and deeper", as it suggests; batches, heads and dropout of the ReLU model (section 5.3), numbers of
-    # features of section 5.1.
+    # Inferred: section 6.2 states no ranges. Learning rates range from a fifth of its lowest rate to the rate of its
+    # first round. Dim and depth follow its suggestion "higher dimensional and deeper". Batch size, heads and dropout
+    # are those of the ReLU model (section 5.3), numbers of features those of section 5.1.
     Space(
         "kernels-gelu",
         {
@@ -151,7 +154,7 @@ _ALL = [
     ),
     # Inferred: sections 8.4 to 8.6 name the settings (weight decay, dropout, clipping) and the final model (depth 5, 16
     # heads, dim 768, 512 features, SGD; its dropout of 5.0 is read as 0.5), but no ranges. The ranges here are those of
-    # the ReLU model, with depth 5 and the numbers of features of section 5.1; the values of the weight decay are ours.
+    # the ReLU model, with depth 5 and the numbers of features of section 5.1; the values of weight decay are ours.
     Space(
         "kernels-ftheta",
         {
@@ -167,7 +170,7 @@ _ALL = [
         },
         _base("conv-learned", clip=1.0, **_EARLY),
     ),
-    # Not from the report: takes minutes, on data that need no download.
+    # Not from the report. It needs minutes, and its data set needs no download.
     Space(
         "quickstart",
         {
@@ -189,7 +192,7 @@ SPACES = {space.name: space for space in _ALL}
 
 
 def read_space(space: str | Path | Mapping[str, str]) -> Space:
-    """The space of this name, in this YAML file, or with these fields."""
+    """The built-in space with this name, the space in this YAML file, or a space with these fields."""
     if isinstance(space, Mapping):
         return Space("tuning", dict(space))
     if str(space) in SPACES:

@@ -1,4 +1,7 @@
-"""Storage of a search: `sqlite:///FILE` (default: in the folder of runs), `journal:FILE` or `postgresql://user@host/database`."""
+"""The storage of a search: `sqlite:///FILE`, `journal:FILE` or `postgresql://user@host/database`.
+
+The default is an SQLite file in the folder of runs.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ CREATE_ATTEMPTS = 5
 
 @contextmanager
 def open_storage(url: str | None, out: Path) -> Iterator[BaseStorage]:
-    """The storage at a URL. Its errors, now and inside the block, become one line without the password."""
+    """The storage at a URL. Its errors, also inside the block, become one line without the password."""
     url = url or f"sqlite:///{out / 'tune.db'}"
     scheme, _, rest = url.partition(":")
     schemes = {
@@ -34,7 +37,7 @@ def open_storage(url: str | None, out: Path) -> Iterator[BaseStorage]:
     }
     if scheme not in schemes:
         raise FavoritError(
-            f"the storage {hide_password(url)!r} is not valid: sqlite:///FILE, journal:FILE or postgresql://user@host/database"
+            f"the storage {hide_password(url)!r} is not valid: use sqlite:///FILE, journal:FILE or postgresql://user@host/database"
         )
     storage: BaseStorage | None = None
     try:
@@ -55,7 +58,7 @@ def _sqlite(rest: str) -> BaseStorage:
 
 
 def _postgresql(rest: str) -> BaseStorage:
-    # Quote the password: SQLAlchemy would end it at a bare '@' and show the rest as the host.
+    # Quote the password: for SQLAlchemy it ends at a bare '@', and the rest is shown as the host.
     encoded = re.sub(r"^(//[^:/@]*):(.*)@", lambda found: f"{found[1]}:{quote(unquote(found[2]), safe='')}@", rest)
     return _relational(f"postgresql+psycopg:{encoded}", connect_timeout=10)
 
@@ -63,7 +66,7 @@ def _postgresql(rest: str) -> BaseStorage:
 def _relational(url: str, **connect: Any) -> BaseStorage:
     """The storage at an SQL URL. Missing tables are created.
 
-    If two processes create them at once, one of the two fails and finds them at its next attempt.
+    If two processes create the tables at once, one of them fails. Its next attempt finds the tables.
     """
     for attempts_left in reversed(range(CREATE_ATTEMPTS)):
         try:
@@ -89,7 +92,7 @@ def _journal(rest: str) -> BaseStorage:
 
 
 class _JournalLock:
-    """Replaces Optuna's own locks, which outlive a killed process by half a minute."""
+    """Replaces Optuna's own locks, which stay locked for half a minute after their process is killed."""
 
     def __init__(self, file: Path) -> None:
         self.path = file.with_name(f"{file.name}.flock")
@@ -104,7 +107,7 @@ class _JournalLock:
 
 
 def _cut_incomplete_line(lines: IO[bytes]) -> None:
-    """Removes an incomplete last line, as a full disk leaves it. The next line would be appended to it."""
+    """Removes an incomplete last line, such as a full disk leaves. Otherwise the next line would be appended to it."""
     lines.seek(0)
     whole = 0
     for line in lines:

@@ -32,9 +32,9 @@ from favorit.tuning.samplers import PRUNERS, SAMPLERS
 from favorit.tuning.storage import open_storage
 from favorit.workers import Exit, Parent, WorkerPool
 
-MAX_SILENCE = 900.0  # seconds without a heartbeat after which a trial from elsewhere counts as dead
+MAX_SILENCE = 900.0  # seconds without a heartbeat after which a trial without a lock here counts as dead
 CACHED_DATA_SETS = 2  # in the memory of a worker
-MAX_DEATHS = 3  # of a trial, before the others go first: it may kill its process each time, and stop the search
+MAX_DEATHS = 3  # of its process, after which a trial runs last: it may kill each process and stop the search
 
 
 def work(plan: Plan, storage: BaseStorage, emit: Callable[[TuneEvent], None]) -> None:
@@ -65,7 +65,7 @@ class Worker:
     read: Read
 
     def claim(self, emit: Callable[[TuneEvent], None]) -> Attempt | None:
-        """The next trial to run, or None. A lock admits one worker of a folder at a time."""
+        """The next trial to run, or None. A lock lets one worker of a folder claim at a time."""
         with hold(self.plan.lock_dir / f"{self.plan.name}.lock"):
             trials = self.study.get_trials(deepcopy=False)
             dead = [
@@ -96,7 +96,7 @@ class Worker:
         return attempt
 
     def _owner(self) -> dict[str, Any]:
-        """Attributes of a trial that say which worker runs it, and when it last gave a heartbeat."""
+        """The attributes of a trial that name its worker and the time of its last heartbeat."""
         return {"worker": self.name, "beat": time.time()}
 
     def _attempt(self, trial: Trial, resumed: bool, reported: set[int], emit: Callable[[TuneEvent], None]) -> Attempt:
@@ -105,7 +105,7 @@ class Worker:
         return Attempt(self.plan, self.study, trial, resumed, reported, self.read, emit)
 
     def finish(self, attempt: Attempt) -> None:
-        """Runs the trial and reports its outcome to the study. An invalid configuration fails its own trial only."""
+        """Runs the trial and reports its outcome to the study. An invalid configuration only fails its own trial."""
         trial = attempt.trial
         values = {key: each.suggest(trial, key) for key, each in self.plan.space.distributions.items()}
         attempt.emit(TrialStarted(trial.number, values, attempt.resumed))
@@ -130,7 +130,7 @@ STATES = {
 
 
 def is_alive(lock_dir: Path, trial: FrozenTrial) -> bool:
-    """True if the process that runs the trial lives."""
+    """True if the process that runs the trial is alive, by its lock or else by its last heartbeat."""
     try:
         return is_held(lock_dir / trial.user_attrs.get("worker", "unknown"))
     except FileNotFoundError:
@@ -139,8 +139,9 @@ def is_alive(lock_dir: Path, trial: FrozenTrial) -> bool:
 
 
 def work_in_processes(plan: Plan, emit: Callable[[TuneEvent], None]) -> list[str]:
-    """Runs `plan.workers` workers until all have ended, and returns how those ended that failed. A failed worker's
-    trial goes to another one, or to the next call.
+    """Runs `plan.workers` workers until all have ended. Returns a line for each worker that failed.
+
+    Another worker, or the next call, resumes the trial of a failed worker.
     """
     failures: list[str] = []
     with WorkerPool(threads=max(1, plan.threads // plan.workers), imports_main=True) as pool:
@@ -159,7 +160,7 @@ def work_in_processes(plan: Plan, emit: Callable[[TuneEvent], None]) -> list[str
 
 
 def work_in_process(parent: Parent, plan: Plan) -> None:
-    """`work` in a worker process: sends its events, and as its last message the error that stops it."""
+    """Runs `work` in a worker process. Sends its events, and the error if one stops it."""
     torch.set_num_threads(max(1, plan.threads // plan.workers))
     try:
         with open_storage(plan.storage, plan.out) as storage:

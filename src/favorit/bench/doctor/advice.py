@@ -13,17 +13,17 @@ from favorit.spec import Spec, parse
 
 # Attention does little if uniform averaging changes its output by less than this.
 MIN_EFFECT = 0.05
-# A kernel follows softmax if its error is below this share of uniform's error, and below this share of the output.
+# A kernel follows softmax if its error is below MAX_SHARE_OF_UNIFORM times uniform's error, and below MAX_ERROR.
 MAX_SHARE_OF_UNIFORM, MAX_ERROR = 0.5, 0.3
-# Rows are near uniform if their total variation distance from uniform ones is below this.
+# Rows of weights are near uniform if their total variation distance from uniform rows is below this.
 NEAR_UNIFORM = 0.1
-# The mixer is softmax if its own error is below this, which is rounding.
+# An error of the layer's own mixer below this is rounding: the mixer is softmax.
 ROUNDING = 1e-4
 
 
 @dataclass(frozen=True)
 class Advice:
-    """For one layer: the recommended mixer, the verdict in a few words, and the measurements behind it."""
+    """For one layer: the recommended mixer, a short verdict, and the measurements that support it."""
 
     layer: int
     mixer: str
@@ -52,7 +52,7 @@ def _advise_softmax(layer: Finding) -> Advice:
 
 
 def _advise_other(layer: Finding) -> Advice:
-    """For a layer trained with another mixer. It need not follow softmax; the advice says whether it does."""
+    """For a layer trained with a mixer other than softmax. The advice says whether the mixer follows softmax."""
     own, cheapest = layer.errors[OWN], _cheapest(layer)
     errors = f"error {own:.2g}, uniform {layer.errors[UNIFORM]:.2g}"
     if layer.query_independent == 1:
@@ -64,12 +64,13 @@ def _advise_other(layer: Finding) -> Advice:
         reason = f"{errors}, {cheapest} {layer.errors[cheapest]:.2g}"
         return _change(layer, cheapest, f"raise m to {_m(cheapest)}", reason)
     if layer.own_distance < NEAR_UNIFORM:
-        reason = f"attention does little here: its rows differ from uniform ones by {layer.own_distance:.1%}"
+        reason = f"attention does little here: its rows differ from uniform rows by {layer.own_distance:.1%}"
         return _change(layer, UNIFORM, f"{UNIFORM} is enough", reason)
     if cheapest is not None:
-        # New random features then do better than its own: training has adapted the model to the errors of its own.
-        redraw = ", with new random features: set train.redraw to draw new ones during training"
-        closer = f"{cheapest} would, with error {layer.errors[cheapest]:.2g}{redraw if same_kernel else ''}"
+        # If the kernel is the same, new random features have a smaller error than the layer's own, because training
+        # has adapted the model to the errors of its own features.
+        redraw = " with new random features: set train.redraw to draw new features during training"
+        closer = f"{cheapest} follows softmax, error {layer.errors[cheapest]:.2g}{redraw if same_kernel else ''}"
     elif min(layer.errors[name] for name in _tried(layer)) >= own:
         closer = "no kernel tried is closer"
     else:
@@ -82,9 +83,9 @@ def _keep(layer: Finding, verdict: str, reason: str) -> Advice:
 
 
 def _change(layer: Finding, name: str, verdict: str, reason: str) -> Advice:
-    """Recommends another mixer, causal if the present one is."""
-    spec, present = parse(name), parse(layer.mixer).kwargs
-    causal = {"causal": present["causal"]} if "causal" in present else {}
+    """Recommends another mixer. It is causal if the current mixer is."""
+    spec, current = parse(name), parse(layer.mixer).kwargs
+    causal = {"causal": current["causal"]} if "causal" in current else {}
     return Advice(layer.layer, str(Spec(spec.name, (), {**spec.kwargs, **causal})), verdict, reason)
 
 
@@ -97,13 +98,13 @@ def _follows_softmax(layer: Finding, name: str) -> bool:
 
 
 def _cheapest(layer: Finding) -> str | None:
-    """The kernel with the fewest features that follows softmax."""
+    """Of the kernels that follow softmax, the one with the fewest features; None if no kernel does."""
     names = [name for name in _tried(layer) if _follows_softmax(layer, name)]
     return min(names, key=lambda name: (_m(name) or layer.head_dim, layer.errors[name]), default=None)
 
 
 def _m(name: str) -> int:
-    """0 if the mixer has no m; a kernel then has as many features as the head is wide."""
+    """The m of a mixer; 0 if it has none. A kernel without m has one feature for each dimension of the head."""
     return int(parse(name).kwargs.get("m", 0))
 
 
@@ -113,17 +114,18 @@ def _nearest(layer: Finding) -> str:
 
 
 def _hint(layer: Finding) -> str:
-    """What would reduce the error of favor: random features handle exponents |q~ + k~|^2, about 2 |q~| |k~|, up to
-    log m.
+    """How to reduce the error of favor. Random features handle exponents |q~ + k~|^2 up to log m.
+
+    The exponents are about 2 |q~| |k~| = 2 |q| |k| / sqrt(D), with x~ = x / D^(1/4).
     """
     most = max(_m(name) for name in _tried(layer) if parse(name).name == SWEPT)
     limit, unit_norm_bound = math.log(most) / 2, math.sqrt(layer.head_dim)
     if layer.logit_bound_95 <= limit:
-        return f"; {SWEPT} may follow it with more than {most} features"
+        return f"; {SWEPT} may follow softmax with more than {most} features"
     remedy = (
-        f"with model.qk_norm=True it would start at {unit_norm_bound:.1f}"
+        f"with model.qk_norm=True the bound would start at {unit_norm_bound:.1f}"
         if layer.logit_bound > 1.2 * unit_norm_bound
-        else "it is smaller in narrower heads"
+        else "narrower heads reduce the bound"
     )
     return (
         f"; shrink q and k: |q||k|/sqrt(D) reaches {layer.logit_bound_95:.1f}, "
@@ -132,7 +134,7 @@ def _hint(layer: Finding) -> str:
 
 
 def summarize(findings: Sequence[Finding]) -> list[str]:
-    """The verdicts by ranges of layers, a layout to try, and statistics of the model's own weights."""
+    """The verdicts by ranges of layers, a layout to try, and statistics of the model's own attention weights."""
     whole, heads = [f for f in findings if f.head is None], [f for f in findings if f.head is not None]
     advice = [advise(layer) for layer in whole]
     verdicts = dict.fromkeys(each.verdict for each in advice)
@@ -147,13 +149,11 @@ def summarize(findings: Sequence[Finding]) -> list[str]:
     if whole[0].tokens == 1:
         return lines
     if any(_m(mixer) > tokens for mixer, tokens in changed):
-        lines.append(
-            f"m exceeds the {whole[0].tokens} tokens: first measure whether that pays with favorit bench crossover"
-        )
+        lines.append(f"m exceeds the {whole[0].tokens} tokens: favorit bench crossover measures whether that pays")
     near = [head for head in heads if head.own_distance < NEAR_UNIFORM]
     lines.append(
         f"{len(near)} of {len(heads)} heads are near uniform: "
-        f"their own rows differ from uniform ones by less than {NEAR_UNIFORM:.0%}"
+        f"the rows of their own weights differ from uniform rows by less than {NEAR_UNIFORM:.0%}"
     )
     lines += [_feature_line(layer) for layer in whole if layer.features is not None]
     return lines

@@ -30,8 +30,9 @@ def diagnose(
     counts: Sequence[int] = (64, 128, 256),
     listen: Callable[[int, int], None] | None = None,
 ) -> list[Finding]:
-    """The findings for a run on its validation images, or on test images if it has none; favor is tried at `counts`
-    features. `listen(done, total)` is called after each layer of each batch.
+    """The findings for a run on its validation images, or on test images if it has no validation set.
+
+    favor is tried with each m of `counts`. `listen(done, total)` is called after each layer of each batch.
     """
     positive(images=images)
     run = run if isinstance(run, Run) else Run(Path(run))
@@ -42,7 +43,7 @@ def diagnose(
         LayerStats(layer, str(spec), module, counts)
         for layer, (spec, module) in enumerate(zip(specs, attentions, strict=True), 1)
     ]
-    # At least one image must fit: about eight matrices of weights and of features for each head.
+    # At least one image must fit. It needs about eight matrices of weights and of features for each head.
     check_fits("tokens", loaded.model.tokens, lambda n: 4 * 8 * config.model.heads * n * (n + max(counts)))
     loaders = build_loaders(config, load_data(run.path, data_dir), 0, 1)
     subset = loaders.test if loaders.validation is None else loaders.validation
@@ -51,14 +52,14 @@ def diagnose(
     batches = subset.images.images[indices].split(BATCH)
     with _recording(stats, len(batches), listen):
         for batch in batches:
-            # All tokens: for logits alone, the last layer computes only the queries that the head reads.
+            # `features` computes all tokens. For logits, the last layer computes only the queries that the head reads.
             loaded.features(batch)
     return [finding for each in stats for finding in each.findings()]
 
 
 @contextmanager
 def _recording(stats: Sequence[LayerStats], batches: int, listen: Callable[[int, int], None] | None) -> Iterator[None]:
-    """Inside, each mixer passes its q, k and v to the statistics of its layer."""
+    """Inside the block, each mixer passes its q, k and v to the statistics of its layer."""
     done = 0
 
     def hook(layer: LayerStats) -> Any:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Grid = tuple[tuple[float, ...], ...]
 
-# The color scale ends at errors ten times smaller and ten times larger than uniform's.
+# The color scale ends at a tenth of uniform's error and at ten times uniform's error.
 MAX_RATIO = 10.0
 
 
@@ -27,9 +27,9 @@ MAX_RATIO = 10.0
 class Grids:
     """Rows are layers, columns are heads.
 
-    `own` and `relative` are the errors of the model's own mixers and of `kernel`, divided by that of uniform averaging;
-    `own` is None if all mixers are softmax. `logit_bounds` are means of |q||k|/sqrt(D). In `idle` heads, averaging
-    changes the output so little that the ratios are meaningless.
+    `own` and `relative` are the errors of the model's own mixers and of `kernel`, divided by the error of uniform
+    averaging. `own` is None if all mixers are softmax. `logit_bounds` are means of |q||k|/sqrt(D). `idle` marks heads
+    in which uniform averaging changes the output so little that the ratios are meaningless.
     """
 
     kernel: str
@@ -64,7 +64,7 @@ def grids(findings: Sequence[Finding]) -> Grids:
 
 
 def draw(content: Grids, title: str) -> Figure:
-    """The maps in a row, with the value in each cell."""
+    """The maps side by side, with the value in each cell that is not idle."""
     from matplotlib.colors import LogNorm, Normalize
     from matplotlib.figure import Figure
 

@@ -1,10 +1,10 @@
 """Statistics of the attention of one layer, from the q, k, v of its mixer.
 
-    logit_bound         |q_i| |k_j| / sqrt(D) >= |logit|: mean over pairs, and the 95 % quantile of an image
-    entropy             of the softmax weights, relative to uniform ones
+    logit_bound         |q_i| |k_j| / sqrt(D) >= |logit|: mean over pairs, and the 95 % quantile within an image
+    entropy             of the softmax weights / entropy of uniform weights
     rank                effective rank of the weights: exp of the entropy of their normalized singular values
     error               |w v - s v|_F / |s v|_F, s the softmax weights of the same q and k
-    effective_features  exp of the entropy of |phi(q_i)_m z_m| over m, z = sum_j phi(k_j), for linear mixers
+    effective_features  exp of the entropy of the normalized |phi(q_i)_m z_m| over m, z = sum_j phi(k_j)
 
 Shapes: B images, H heads, N tokens, D head width, M features.
 """
@@ -31,21 +31,23 @@ OWN = "own"
 SWEPT = "favor"
 OTHERS = ("relu", "elu", "exp")
 DRAWS = 5
-# Elements of the weights of a block of images.
+# Attention weights in a block of images: larger batches are split into blocks.
 BLOCK_ELEMENTS = 1 << 23
-# Singular values are computed for as many images as fit into this sum of H N^3.
+# Singular values are computed for the first images only, while the sum of H N^3 is at most this, and for at least one.
 RANK_WORK = 1 << 31
 
 
 @dataclass(frozen=True)
 class Finding:
-    """The statistics of one head, or of all heads of a layer together (`head` is None). Layers and heads count from 1.
+    """The statistics of one head, or of all heads of a layer together (`head` is None).
+
+    Layers and heads are numbered from 1.
 
     `errors` has uniform averaging, the layer's own mixer and each kernel that was tried. `own_rank` and `own_distance`
-    describe the weights of the layer's own mixer; the latter is their total variation distance from uniform ones.
-    `query_independent` is the share of images where these weights do not depend on q. Only linear mixers have
-    `features`, `effective_features` and `vanished`: the share of rows where all features vanish and uniform averaging
-    takes over.
+    describe the weights of the layer's own mixer; `own_distance` is their total variation distance from uniform
+    weights. `query_independent` is the share of images where these weights do not depend on q. Only linear mixers have
+    `features`, `effective_features` and `vanished`. `vanished` is the share of rows where all features vanish and the
+    mixer falls back to uniform averaging.
     """
 
     layer: int
@@ -97,7 +99,7 @@ class LayerStats:
 
     @torch.no_grad()
     def add(self, q: Tensor, k: Tensor, v: Tensor) -> None:
-        """Adds a batch: q, k, v (B,H,N,D) as the mixer gets them."""
+        """Adds a batch: q, k, v (B,H,N,D), the inputs of the mixer."""
         self.tokens = k.shape[-2]
         size = max(1, BLOCK_ELEMENTS // (q.shape[1] * q.shape[2] * k.shape[2]))
         for block in zip(*(x.split(size) for x in (q, k, v)), strict=True):
@@ -126,7 +128,7 @@ class LayerStats:
         out = exact @ v
         self.squares[""].append(_square(out))
         for name, mixers in {UNIFORM: [self.uniform], OWN: [self.mixer], **self.others}.items():
-            # `forward` instead of a call: the hook of this class would be called again.
+            # Call `forward`: calling the module would run the hook that records q, k and v again.
             self.squares[name].append(torch.stack([_square(mixer.forward(q, k, v) - out) for mixer in mixers], -1))
 
     def _append(self, **values: Tensor) -> None:
@@ -134,7 +136,7 @@ class LayerStats:
             self.values[name].append(value)
 
     def findings(self) -> list[Finding]:
-        """The layer, then each of its heads. Errors are medians over the draws of random features."""
+        """The finding of the layer, then those of its heads. Errors are medians over the draws of random features."""
         means = {name: torch.cat(values).mean(0) for name, values in self.values.items()}
         squares = {name: torch.cat(values).sum(0) for name, values in self.squares.items()}
         features = self.mixer.kernel.features if isinstance(self.mixer, Linear) else None
@@ -164,7 +166,7 @@ class LayerStats:
 
 
 def _feature_stats(kernel: Kernel, q: Tensor, k: Tensor) -> dict[str, Tensor]:
-    """The effective number of features in a row of a linear mixer, and the share of rows where all vanish."""
+    """The mean effective number of features in a row, and the share of rows where all features vanish."""
     phi_q, (phi_k, r) = kernel.queries(q), kernel.keys(k)
     r = or_zero(r, phi_k)
     scale = torch.exp(r - r.amax(-2, keepdim=True))

@@ -28,7 +28,7 @@ LINFORMER_ROWS = 32
 
 
 def import_peer(package: str) -> ModuleType:
-    """A peer's package. Warnings during its import are silenced: they concern code that is not ours."""
+    """Imports a peer's package. Warnings of the import are silenced, because they concern code that is not ours."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return importlib.import_module(package)
@@ -47,7 +47,7 @@ def without_eps() -> Iterator[None]:
 
 
 def fast_attention(head_dim: int, m: int, generalized: bool) -> Any:
-    """performer-pytorch's attention function; its kernel is relu if `generalized`, else it estimates softmax."""
+    """performer-pytorch's attention function; its kernel is relu if `generalized`, otherwise an estimate of softmax."""
     return import_peer("performer_pytorch").FastAttention(head_dim, nb_features=m, generalized_attention=generalized)
 
 

@@ -1,6 +1,6 @@
-"""A comparison as data: our implementation and a peer's of the same computation, and the check that they agree.
+"""A comparison as data: our implementation and a peer's, and the check that both compute the same.
 
-For the check, the peer's weights are copied into ours. Equal outputs and gradients then mean equal mathematics.
+The check copies the peer's weights into ours. Equal outputs and gradients then mean equal mathematics.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from favorit.bench.speed import PROBE_TOKENS
 from favorit.training.optim import adamw
 
 Call = Callable[[], Any]
-# How ours is run: as is, through torch.compile, or under autocast. Peers are always run as is.
+# How our side runs: eagerly, through torch.compile, or under autocast. Peers always run eagerly.
 Mode = Literal["eager", "compiled", "bf16"]
 MakeCall = Callable[["nn.Module", "Sizes", Mode], Call]
 
@@ -35,7 +35,7 @@ CLASSES = 10
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes of all comparisons. `depth` applies to whole models, `data` is the data set that the hybrid reads."""
+    """The sizes of all comparisons. `depth` applies to whole models. The hybrid reads the data set `data`."""
 
     batch: int = 128
     heads: int = 8
@@ -53,7 +53,7 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Implementation:
-    """One side of a comparison: `build` makes its module, `make_call` the call that is timed with it."""
+    """One side of a comparison: `build` returns its module, `make_call` the timed call of the module."""
 
     build: Callable[[Sizes], nn.Module]
     make_call: MakeCall
@@ -61,11 +61,11 @@ class Implementation:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Our implementation and a peer's. `name` is that of ours, with {m} for the number of features.
+    """Our implementation and a peer's. `name` names ours; it contains {m} in place of the number of features.
 
-    `package` is what must be installed for the peer. `copy_weights(ours, theirs)` is None if the two differ on purpose
+    `package` is the package that the peer requires. `copy_weights(ours, theirs)` is None if the two differ on purpose
     and only their cost is compared. Inside `without_extras()`, the peer computes the plain formula, without additions
-    such as an epsilon. `epoch_images` is the number of images for which times are extrapolated.
+    such as an epsilon. `epoch_images` is the number of images in an epoch, to which the time of a step is extrapolated.
     """
 
     case: str
@@ -101,7 +101,7 @@ class Agreement:
 
 
 def check_agreement(comparison: Comparison, sizes: Sizes, mode: Mode = "eager") -> Agreement:
-    """Compares both sides, with the same weights, on the batch that is timed: a smaller one may take another path."""
+    """Compares both sides with equal weights, on the timed batch: a smaller one may use another implementation."""
     _check_memory(comparison, sizes)
     ours, theirs = comparison.ours.build(sizes), comparison.theirs.build(sizes)
     image_bytes = sum(_bytes_per_image(module, comparison, sizes) for module in (ours, theirs))
@@ -121,8 +121,9 @@ def check_agreement(comparison: Comparison, sizes: Sizes, mode: Mode = "eager") 
 
 
 def _check_memory(comparison: Comparison, sizes: Sizes) -> None:
-    """Raises an error before anything large is allocated, extrapolating from few tokens. It concerns attention only:
-    the tokens of whole models follow from their images.
+    """Raises an error if the tokens do not fit, before anything large is allocated. Extrapolates from few tokens.
+
+    Only attention can fail this check: whole models derive their tokens from the images.
     """
 
     def needed(tokens: int) -> int:
@@ -145,8 +146,8 @@ def _output_and_gradients(module: Callable[..., Tensor], inputs: Sequence[Tensor
 def _difference(mine: list[Tensor], theirs: list[Tensor]) -> float:
     """The larger of max|out - out'| / max|out'| and |grad - grad'| / |grad'|.
 
-    Gradients are compared in norm: of 10^8 features a few lie so close to the kink of relu that rounding decides their
-    slope, so that single elements differ in correct code.
+    Gradients are compared in norm, not by element. Of 10^8 features, a few lie so close to the kink of relu that
+    rounding decides their slope. Single elements then differ even in correct code.
     """
     output = ((mine[0] - theirs[0]).abs().max() / theirs[0].abs().max()).item()
     gradients = (((a - b).norm() / b.norm()).item() for a, b in zip(mine[1:], theirs[1:], strict=True))
@@ -179,7 +180,7 @@ def _in_bf16(module: nn.Module) -> Callable[..., Tensor]:
 
 
 def attention_call(inputs: Callable[[Sizes], tuple[Tensor, ...]]) -> MakeCall:
-    """Makes calls of forward and backward, with gradients of the inputs and of the parameters, if there are any."""
+    """Returns a `make_call` for forward and backward, with gradients of the inputs and of all parameters."""
 
     def make(module: nn.Module, sizes: Sizes, mode: Mode) -> Call:
         leaves = [x.requires_grad_() for x in inputs(sizes)]
@@ -191,7 +192,7 @@ def attention_call(inputs: Callable[[Sizes], tuple[Tensor, ...]]) -> MakeCall:
 
 
 def step_call(inputs: Callable[[Sizes], tuple[Tensor, ...]], optimizer: Callable[[nn.Module], Optimizer]) -> MakeCall:
-    """Makes calls of a training step (loss, backward, optimizer) on one batch of images."""
+    """Returns a `make_call` for a training step (loss, backward, optimizer) on one batch of images."""
 
     def make(module: nn.Module, sizes: Sizes, mode: Mode) -> Call:
         (images,), labels = inputs(sizes), torch.randint(CLASSES, (sizes.batch,))
@@ -207,5 +208,5 @@ def our_adamw(module: nn.Module) -> Optimizer:
 
 
 def default_adamw(module: nn.Module) -> Optimizer:
-    """torch's AdamW in its default implementation: the peers bring no optimizer."""
+    """torch's AdamW in its default implementation: the peers define no optimizer."""
     return torch.optim.AdamW(module.parameters(), lr=LR, weight_decay=WEIGHT_DECAY)

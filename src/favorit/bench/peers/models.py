@@ -1,6 +1,7 @@
 """Comparisons of whole training steps: ours with vit-pytorch, transformers, performer-pytorch and a plain ViT.
 
-Outputs and gradients are equal. The peers compute all tokens of the last block, ours only those that the head reads.
+Outputs and gradients are equal, except where our linear attention is compared with the softmax of a plain ViT. In the
+last block, the peers compute all tokens, ours only those that the head reads.
 Images are 32 x 32 in patches of 4, dim = heads x head width, mlp_dim = 4 dim, no dropout.
 """
 
@@ -63,7 +64,7 @@ def _plain(attention: Callable[[Sizes], nn.Module]) -> Implementation:
 
 
 def plain_weights(model: PlainViT, attention_weights: Callable[[Any], dict[str, Any]]) -> ViTWeights:
-    """The weights of a plain ViT; `attention_weights` returns qkv, out and rows of its attention layer."""
+    """The weights of a plain ViT; `attention_weights` returns qkv, out and rows of an attention layer."""
     layers = [
         LayerWeights(
             norm_attention=block.norm_attention,
@@ -125,7 +126,7 @@ def _vit_pytorch(sizes: Sizes) -> nn.Module:
         image_size=SIDE, patch_size=PATCH, num_classes=CLASSES, dim=sizes.dim, depth=sizes.depth, heads=sizes.heads,
         mlp_dim=4 * sizes.dim, dim_head=sizes.head_dim,
     )  # fmt: skip
-    # Ours has no norms before and after the patch projection. Without them, both are the same function.
+    # Ours has no norms before and after the patch projection. Without these norms, both compute the same function.
     model.to_patch_embedding[1] = model.to_patch_embedding[3] = nn.Identity()
     return model
 
@@ -233,7 +234,7 @@ STEP_COMPARISONS = [
         )
         for name, generalized in PERFORMERS.items()
     ),
-    # The cost of linear attention compared with softmax: the mathematics differs on purpose.
+    # The cost of linear attention relative to softmax: the mathematics differs on purpose.
     *(
         Comparison(
             case="step",

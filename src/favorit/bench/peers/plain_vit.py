@@ -1,7 +1,7 @@
 """A plain Vision Transformer in torch, as a baseline: pre-norm blocks, class token, learned positions.
 
-It takes any attention layer; `Packed` is the usual one around a function of (q, k, v). Shapes: B batch, H heads, N
-tokens, D head width.
+The attention layer is an argument. `Packed` is the usual one: it applies a function of (q, k, v).
+Shapes: B batch, H heads, N tokens, D head width.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class PlainBlock(nn.Module):
 
 
 class PlainViT(nn.Module):
-    """Square images of `side` pixels in patches of `patch` -> logits."""
+    """Square images of side `side`, in patches of side `patch` -> logits."""
 
     def __init__(
         self,

@@ -1,15 +1,15 @@
 """The hybrid of Bennouna, Yang, Shao and Souaid (2025), re-created from their report and public code.
 
 The model has dim 64, depth 4, 4 heads, mlp ratio 2, patch 4, a class token, learned positions and no dropout. Softmax
-is in the naive form, Performer layers are performer-pytorch's. The optimizer is torch's default AdamW. A DataLoader in
-the training process reads images one by one with PIL: flip, rotation by up to 5 degrees (nearest pixel),
-conversion to a tensor, normalization.
+attention is in the naive form, Performer layers are those of performer-pytorch. The optimizer is torch's default AdamW.
+A DataLoader in the training process reads images one by one with PIL: flip, rotation by up to 5 degrees (nearest
+pixel), conversion to a tensor, normalization.
 
-It is neither their code nor their hardware or measured values. They use torchvision; here its operations are repeated
-in the same order on the same types of objects, so that it need not be installed.
+The code and the hardware are not theirs, and no time is taken from their report. They use torchvision. This module
+applies the same operations in the same order to the same types of objects, so torchvision need not be installed.
 
-Ours is the loop, loader and optimizer of `favorit train` with the same configuration. Its last block skips the tokens
-that the head does not read.
+Our side has the same configuration and the optimizer of `favorit train`. Its last block skips the tokens that the head
+does not read. Comparisons "with its input" run both training loops with their loaders; the others repeat one batch.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ EPOCH_IMAGES = 50_000
 
 
 class PerImageDataset(Dataset[tuple[Tensor, int]]):
-    """Augments each image when it is indexed. `pixels` are (N, rows, columns, channels)."""
+    """Augments an image each time it is indexed. `pixels` are (N, rows, columns, channels)."""
 
     def __init__(self, source: Images) -> None:
         self.pixels = source.images.permute(0, 2, 3, 1).contiguous().numpy()
@@ -92,7 +92,7 @@ def _their_model(attention: Callable[[Sizes], nn.Module]) -> Callable[[Sizes], P
 
 
 def _their_step(batches: Callable[[Sizes], Iterator[tuple[Tensor, Tensor]]]) -> MakeCall:
-    """Makes calls of one iteration of their loop: next batch, training step, and loss and hits for the epoch's sums."""
+    """Returns a `make_call` for one iteration of their loop: next batch, training step, loss and number correct."""
 
     def make(module: nn.Module, sizes: Sizes, mode: Mode) -> Call:
         forward = run_in(mode, module)
@@ -126,7 +126,7 @@ def _dataset_batches(sizes: Sizes) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def our_config(sizes: Sizes) -> RunConfig:
-    """The same training as a configuration of ours, without a validation split."""
+    """Our configuration of the same training, without a validation split."""
     return RunConfig(
         data=DataConfig(
             name=sizes.data, augment=f"flip|rotate({DEGREES})", preprocess=f"normalise({MEAN}, {STD})", validation=0
@@ -138,7 +138,7 @@ def our_config(sizes: Sizes) -> RunConfig:
 
 
 def _our_loop(module: nn.Module, sizes: Sizes, mode: Mode) -> Call:
-    """Makes a call that runs the loop of `favorit train`, with its loader, up to the end of the next step."""
+    """Returns a call that runs the loop of `favorit train`, with its loader, to the end of the next step."""
     from lightning_fabric import Fabric
 
     folder = tempfile.TemporaryDirectory()

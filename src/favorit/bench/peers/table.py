@@ -1,7 +1,7 @@
 """The table of `favorit bench peers`: each comparison is checked for equality, then timed.
 
 Both sides run interleaved in separate processes. Our command line tells glibc to keep large buffers and OpenMP to spin
-less; other programs do not. So four processes are timed: each side with the default settings and with ours.
+less; other programs do not. Therefore each side is timed in two processes: with the default settings and with ours.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ EXTRA = "pip install 'favorit[peers]'"
 
 @dataclass(frozen=True)
 class Row:
-    """One comparison in one mode. Times are milliseconds (median, quartiles); None if not timed, and `check` says why.
+    """One comparison in one mode. Times are milliseconds (median, quartiles), None if not timed; `check` says why.
 
-    `ratio` is the peer with default settings over ours with our settings; `ratio_tuned` has our settings on both
-    sides, `ratio_default` the default settings on both. `gemm_share` is our share of the fp32 matrix-product limit,
-    None in bf16. `cache_penalty` is `measure.cache_penalty` around the measurement. Epochs are extrapolated, in
-    seconds.
+    `ratio` is peer time / our time, the peer with default settings and ours with our settings. `ratio_tuned` has our
+    settings on both sides, `ratio_default` the default settings on both. `gemm_share` is our share of the fp32
+    matrix-product limit, None in bf16. `cache_penalty` is the mean of `measure.cache_penalty` before and after. Epoch
+    times are extrapolated, in seconds.
     """
 
     case: str
@@ -57,7 +57,7 @@ class Row:
 
 
 def select(case: str, only: str = "", m: int = Sizes.m) -> list[str]:
-    """The keys of a case's comparisons (`all` is every case) whose names, ours / peer, contain the text `only`."""
+    """The keys of the comparisons of a case, or of `all` cases, whose name "ours / peer" contains the text `only`."""
     cases = {comparison.case for comparison in COMPARISONS.values()}
     if case != "all" and case not in cases:
         raise unknown("case", case, [*cases, "all"])
@@ -80,7 +80,7 @@ def measure_rows(keys: list[str], sizes: Sizes, *, repeats: int, modes: Sequence
         for mode in modes:
             row = _measure(COMPARISONS[key], sizes, repeats, mode)
             yield row
-            if mode == "eager" and row.ours_ms is None:  # the tolerance of bf16 would hide a difference in fp32
+            if mode == "eager" and row.ours_ms is None:  # the tolerance of bf16 would hide an fp32 difference
                 break
 
 
@@ -139,7 +139,7 @@ def _measure(comparison: Comparison, sizes: Sizes, repeats: int, mode: Mode) -> 
 def judge(
     agreement: Agreement, sizes: Sizes, free: int | None, tolerance: float = TOLERANCES["eager"]
 ) -> tuple[bool, str]:
-    """Whether the two sides may be timed, and the text for `check`."""
+    """True if the two sides may be timed, and the text of `check`."""
     difference, with_extras = agreement.difference, agreement.difference_with_extras
     if difference is not None and not difference < tolerance:
         return False, f"differs by {difference:.1e}: no speed is reported"

@@ -36,7 +36,7 @@ class ViTWeights:
 
 
 def load_weights(ours: ViT, weights: ViTWeights) -> None:
-    """Copies all weights. If ours has a parameter that they lack, `load_state_dict` raises an error."""
+    """Copies all weights into `ours`. `load_state_dict` raises an error if one of its parameters is missing."""
     dim = ours.config.dim
     state = {
         "stem.projection.weight": weights.patches[0],

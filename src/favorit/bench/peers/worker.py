@@ -26,7 +26,7 @@ COMPARISONS: dict[str, Comparison] = {
 
 
 def serve(request: dict[str, Any], lines: TextIO, replies: TextIO) -> None:
-    """Replies to one request, and for a timed side to each line after it."""
+    """Replies to one request. For a timed side, also replies to each line that follows."""
     reply = partial(write_reply, replies)
     torch.manual_seed(0)
     comparison, sizes = COMPARISONS[request["comparison"]], Sizes(**request["sizes"])
