@@ -17,7 +17,7 @@ from favorit.attention.cpu.limits import Limits
 from favorit.selftest.inputs import assert_close, builder, gradients, tensors
 
 
-@pytest.fixture(params=[True, False], ids=["multiplies bf16", "emulates bf16"])
+@pytest.fixture(params=[True, False], ids=["bf16 instructions", "emulated bf16"])
 def limits(request: pytest.FixtureRequest) -> Limits:
     """The limits of a CPU with or without bf16 instructions. Explicit weights are used for any number of weights."""
     return Limits(bf16_products=request.param, fewest_weights=0)

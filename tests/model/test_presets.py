@@ -92,7 +92,7 @@ def test_unknown_preset_is_named_with_the_nearest_match():
 
 
 @pytest.mark.parametrize(("former", "current"), RENAMED.items())
-def test_former_preset_name_still_works_with_a_hint(former: str, current: str):
+def test_former_preset_name_works_with_a_warning(former: str, current: str):
     with pytest.warns(UserWarning, match=f"^preset '{former}' is now '{current}': all its layers are softmax"):
         assert preset(former) == preset(current)
     assert former not in PRESETS

@@ -145,7 +145,7 @@ class _BlockedAttention(torch.autograd.Function):
 
 
 def _first_valid_sums(implementations: list[BlockFeatures], *arguments: Any) -> tuple[int, _Sums]:
-    """The position of the first implementation that is valid for these inputs, and its sums."""
+    """The index of the first implementation that is valid for these inputs, and its sums."""
     *_, kept = arguments
     for position, features in enumerate(implementations):
         if kept is not None and features.is_valid is not None:

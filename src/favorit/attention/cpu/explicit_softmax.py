@@ -132,7 +132,7 @@ class _InBf16(torch.autograd.Function):
 
 
 class _FewQueries(torch.autograd.Function):
-    """Scores and their gradients are fp32. For bf16 inputs, they are rounded to bf16 before other products."""
+    """Scores are fp32. For bf16 inputs, the weights and the gradients of scores are rounded to bf16 for products."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, x: Tensor) -> Tensor:

@@ -14,8 +14,8 @@ class Limits:
     Numbers of features are for all tokens and heads of a batch.
     """
 
-    # Below this many elements, torch runs elementwise operations on one thread, and so do we for products. MKL alone
-    # would split products of any size.
+    # Below this many elements, torch runs elementwise operations on one thread. Products of this size then run on one
+    # thread too; MKL would split them.
     one_thread: int = 1 << 15
     # Up to this many features, computing all of them at once is faster than blocks.
     few_features: int = 1 << 19
