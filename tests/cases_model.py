@@ -1,4 +1,4 @@
-"""Test cases for each registered position, stem, head and layout, with the invariants that a case may violate and why.
+"""Test cases for each registered position, stem, head and layout, with the checks that cannot pass and the reason.
 
 The conformance tests run every check on every case. An excused check must fail, so that outdated excuses are noticed.
 """
@@ -18,7 +18,7 @@ class Case:
 
 
 _TABLE_FOR_PREFIX = {"prefix_untouched": "the table also has a row for the class token, as in the original ViT"}
-_NOT_AT_START = "it changes its input from the start"
+_NOT_AT_START = "it changes its input before training"
 _NOTHING_TO_LEARN = {"position_matters": "the control: tokens are an unordered set"}
 
 POSITIONS: dict[str, tuple[Case, ...]] = {

@@ -1,4 +1,4 @@
-"""Checks for the tests of this library only: formulas of kernels, many draws of random features, dtypes of products."""
+"""Checks that only the tests use: formulas of kernels, statistics of random features, dtypes of matrix products."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from favorit.selftest.inputs import HEADS, Build, assert_close, gradients, tenso
 
 
 class Products(TorchDispatchMode):
-    """The dtypes of the arguments of each product and of torch's attention kernel, in forward and backward."""
+    """Records the dtypes of the arguments of each matrix product and of torch's attention kernel."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,9 +31,10 @@ class Products(TorchDispatchMode):
 def follows_formula(
     build: Build, formula: Formula, causal: bool = False, wrong: Callable[[Kernel], None] | None = None
 ) -> None:
-    """Attention over a kernel equals its formula: weights, outputs, gradients, and the read of few queries.
+    """Attention with a kernel equals its formula: weights, outputs, gradients, and `read` for few queries.
 
-    Parameters are moved from their start, where two forms may be equal. `wrong` changes the kernel, not the formula.
+    Noise is added to the parameters, because different formulas may be equal at the initial values. `wrong` changes
+    the kernel, but not the formula.
     """
     dim = 6
     mixer = build(head_dim=dim, tokens=65, causal=causal).double()
@@ -70,10 +71,10 @@ def follows_formula(
 
 
 def estimates(build: Build, z: Tensor, apart: Tensor, draws: int) -> Tensor:
-    """(draws, cases): raw estimates of exp(q~ . k~) over exp(q~ . k~), for q~ = z/2 + apart, k~ = z/2 - apart.
+    """(draws, cases): estimates of exp(q~ . k~) divided by exp(q~ . k~), for q~ = z/2 + apart, k~ = z/2 - apart.
 
-    Attention weights are known up to a factor for each query; the key -q, whose estimate is exactly exp(-|q~|^2), fixes
-    it.
+    Attention weights give the estimates up to a factor for each query. The factor follows from a second key, -q, whose
+    estimate is exactly exp(-|q~|^2).
     """
     d = z.shape[-1]
     q, k = (z / 2 + apart) * d**0.25, (z / 2 - apart) * d**0.25
@@ -99,8 +100,8 @@ def directions(d: int) -> Tensor:
 
 
 def unbiased(build: Build) -> None:
-    """The mean of many draws is within 1 % of exp(q . k / sqrt(D)) in every direction at |z| <= 1, for head widths 4,
-    8, 16.
+    """The mean of many draws is within 1 % of exp(q . k / sqrt(D)) for all tested directions of z with |z| <= 1 and
+    head widths 4, 8 and 16.
     """
     for d in (4, 8, 16):
         for length in (0.5, 1.0):

@@ -88,7 +88,7 @@ def conform(case: Case, name: str, check: Check) -> None:
 
 
 def assert_complete(cases: Mapping[str, Any], registered: Any, checks: Mapping[str, Check] | None = None) -> None:
-    """Asserts that every registered variant has an entry and vice versa, and every excuse a check and a reason."""
+    """Asserts that cases and registered variants have the same names, and that each excuse has a check and a reason."""
     assert set(cases) == set(registered), "each registered variant needs one entry in tests/cases_model.py"
     for name, entry in cases.items():
         if checks is not None:

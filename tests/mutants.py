@@ -1,4 +1,4 @@
-"""Wrong implementations, most of them published ones. Each names the check that must reject it."""
+"""Wrong implementations, most of which are published. Each one has the name of the check that must reject it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _scaled_columns(m: int, dim: int, source: torch.Generator) -> Tensor:
 
 
 class _Wrong(Kernel):
-    """Abstract: a kernel whose queries are right."""
+    """Abstract: a wrong kernel. Methods that a subclass does not override are correct."""
 
     def __init__(self, right: Kernel) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class _Wrong(Kernel):
 
 
 class _OwnMaximum(_Wrong):
-    """A key's maximum taken out of its own features and forgotten."""
+    """The maximum of each key is subtracted from its exponents, but not moved to r."""
 
     def keys(self, k: Tensor) -> tuple[Tensor, Tensor]:
         phi, r = self.right.keys(k)
@@ -72,7 +72,7 @@ class _OwnMaximum(_Wrong):
 
 
 def _drops_factor_of_keys(**shape: Any) -> Mixer:
-    """favor whose keys are its queries: exp(-|k~|^2 / 2) and the maximum of each key are dropped, as of queries."""
+    """favor that maps keys as queries: exp(-|k~|^2 / 2) and the maximum of each key are dropped."""
 
     class QueriesAsKeys(Favor):
         def keys(self, k: Tensor) -> tuple[Tensor, None]:
@@ -84,7 +84,7 @@ def _drops_factor_of_keys(**shape: Any) -> Mixer:
 
 
 class _OneMaximum(_Wrong):
-    """One maximum for all keys of a sequence, also where later ones must not be known."""
+    """One maximum for all keys of a sequence. In causal attention, it depends on later keys."""
 
     def keys(self, k: Tensor) -> tuple[Tensor, Tensor]:
         phi, r = self.right.keys(k)
@@ -92,7 +92,7 @@ class _OneMaximum(_Wrong):
 
 
 class _BatchMaximum(_Wrong):
-    """One maximum for the whole batch: another image can push this one's features to zero."""
+    """One maximum for the whole batch: large keys of one image can make the features of another underflow to 0."""
 
     def keys(self, k: Tensor) -> tuple[Tensor, Tensor]:
         phi, r = self.right.keys(k)
@@ -100,7 +100,7 @@ class _BatchMaximum(_Wrong):
 
 
 class _NoConstant(_Wrong):
-    """Sine and cosine features alone: their products are of both signs."""
+    """Sine and cosine features without the constant: phi(q) . phi(k) may be negative."""
 
     def queries(self, q: Tensor) -> Tensor:
         return torch.cat([torch.zeros_like(q[..., :1]), self.right.queries(q)[..., 1:]], -1)
@@ -120,7 +120,7 @@ def _with_kernel(wrap: Callable[[Kernel], Kernel], spec: str = "favor(m=64)") ->
 
 
 class _NoFallback(Linear):
-    """No term for rows whose features vanish: 0/0."""
+    """No guard in the denominator: a row whose features all underflow to 0 is 0/0."""
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
         phi_q, (phi_k, _) = self.kernel.queries(q.float()), self.kernel.keys(k.float())
@@ -128,7 +128,7 @@ class _NoFallback(Linear):
 
 
 class _HalfPrecisionSums(Linear):
-    """Features and sums in whatever precision came in."""
+    """Features and sums have the precision of the inputs."""
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
         phi_q, (phi_k, _) = self.kernel.queries(q), self.kernel.keys(k)
@@ -155,7 +155,7 @@ def _ignores_mask(build: Build) -> Build:
 
 
 def _sums_instead_of_means(build: Build) -> Build:
-    """Weights that forgot their normalizer."""
+    """Weights that do not sum to one."""
 
     def wrapped(**shape: Any) -> Mixer:
         mixer = build(**shape)
@@ -168,7 +168,7 @@ def _sums_instead_of_means(build: Build) -> Build:
 
 
 def _reads_unscaled(**shape: Any) -> Mixer:
-    """Softmax that reads tokens as if scores of a head were as wide as they are."""
+    """Softmax whose `read` divides scores by the square root of the token width instead of the head width."""
     mixer = builder("softmax")(**shape)
     right = mixer.read
     mixer.read = lambda q, tokens: right(q * (q.shape[-1] / tokens.x.shape[-1]) ** 0.5, tokens)  # type: ignore[method-assign]
@@ -176,7 +176,9 @@ def _reads_unscaled(**shape: Any) -> Mixer:
 
 
 def _centers_queries(build: Build) -> Build:
-    """Each row depends on all queries, so that the last block of a model would depend on how many it is given."""
+    """The mean query is subtracted, so each output depends on all queries. Computing only the first rows would change
+    them.
+    """
 
     def wrapped(**shape: Any) -> Mixer:
         mixer = build(**shape)
@@ -190,16 +192,16 @@ def _centers_queries(build: Build) -> Build:
 MUTANTS: dict[str, tuple[Build, str]] = {
     "QR without the signs of diag(R)": (_with_rows(_unsigned), "unbiased"),
     "features scaled along the wrong axis": (_with_rows(_scaled_columns), "unbiased"),
-    "rows of one length": (builder("favor(m=1024, norm=regular)"), "unbiased"),
-    "a maximum for each key, not undone": (_with_kernel(_OwnMaximum, "favor(m=1024)"), "unbiased"),
-    "keys that drop a factor, as queries may": (_drops_factor_of_keys, "favor_follows_formula"),
+    "rows of equal length": (builder("favor(m=1024, norm=regular)"), "unbiased"),
+    "maximum of each key dropped": (_with_kernel(_OwnMaximum, "favor(m=1024)"), "unbiased"),
+    "keys mapped as queries": (_drops_factor_of_keys, "favor_follows_formula"),
     "one maximum for all keys in causal attention": (_with_kernel(_OneMaximum), "later_key_changes_nothing"),
     "one maximum for the whole batch": (_with_kernel(_BatchMaximum), "batch_independent"),
     "sine and cosine features without a constant": (_with_kernel(_NoConstant, "sincos(m=64)"), "non_negative"),
     "no fallback for vanishing features": (_with_mixer(_NoFallback, "favor(m=64)"), "finite_at_any_norm"),
     "sums in half precision": (_with_mixer(_HalfPrecisionSums, "relu"), "finite_at_any_norm"),
     "masks ignored": (_ignores_mask(builder("relu")), "mask_equals_removal"),
-    "queries that know of each other": (_centers_queries(builder("softmax")), "queries_are_independent"),
-    "scores of tokens scaled by their width": (_reads_unscaled, "read_equals_forward"),
+    "queries that depend on each other": (_centers_queries(builder("softmax")), "queries_are_independent"),
+    "scores divided by the token width": (_reads_unscaled, "read_equals_forward"),
     "weights without a normalizer": (_sums_instead_of_means(builder("relu")), "rows_sum_to_one"),
 }

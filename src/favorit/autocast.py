@@ -1,4 +1,4 @@
-"""Autocast of the device of a tensor. Some devices (`meta`) have none, and torch raises if asked."""
+"""Autocast on the device of a tensor. Some devices (`meta`) have no autocast, and torch raises an error for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocked implementations equal the direct form for every block size."""
+"""Blocked implementations equal the direct form for every block size and save no tensor of tokens x features."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ALWAYS_BLOCKED = Limits(one_thread=0, few_features=0)
 def test_blocked_attention_and_short_attention_equal_the_direct_form_for_every_block_size(
     spec: str, elements: int, masked: bool
 ) -> None:
-    """Values and gradients in fp64. Keys of very different norms test the running maximum."""
+    """Outputs and gradients in fp64. Keys of very different norms test the running maximum."""
     mixer = builder(spec)(head_dim=6, tokens=150).double()
     assert isinstance(mixer, Linear)
     q, k, v = tensors(140, 6, n_keys=150, dtype=torch.float64)
@@ -43,7 +43,7 @@ def test_blocked_attention_and_short_attention_equal_the_direct_form_for_every_b
             assert_close(mine, twin, 1e-11)
 
 
-def test_overridden_forward_of_linear_attention_acts_once_under_autocast() -> None:
+def test_overridden_forward_of_linear_attention_runs_once_under_autocast() -> None:
     class Sharper(Linear):
         def forward(
             self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, key_mask: torch.Tensor | None = None
@@ -62,7 +62,7 @@ def test_overridden_forward_of_linear_attention_acts_once_under_autocast() -> No
 def test_causal_parts_equal_the_whole_for_every_part_size(
     spec: str, elements: int, num_parts: int, masked: bool
 ) -> None:
-    """Values and gradients in fp64: heads one by one, images one by one, all at once."""
+    """Outputs and gradients in fp64. Parts are single heads, single images, or the whole batch."""
     limits = Limits(one_thread=0, few_features=0, block_elements=elements)
     mixer = builder(spec, limits)(head_dim=6, tokens=150, causal=True).double()
     assert isinstance(mixer, Linear)
@@ -97,7 +97,7 @@ def test_block_fits_unless_it_has_the_smallest_size(heads: int, tokens: int, fea
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_no_tensor_of_tokens_times_features_is_saved_for_backward(causal: bool) -> None:
-    """What backward keeps grows with N D and M D, not with N M."""
+    """Memory for backward grows with N D and M D, not with N M."""
     mixer = builder("relu(m=512)", ALWAYS_BLOCKED)(head_dim=4, tokens=600, causal=causal)
     q, k, v = tensors(600, 4)
     sizes: list[int] = []
@@ -109,7 +109,7 @@ def test_no_tensor_of_tokens_times_features_is_saved_for_backward(causal: bool) 
     assert max(sizes) <= max(values_and_ones, 2 * 2 * 512 * (4 + 1))
 
 
-def test_too_few_or_too_many_weights_take_the_fused_kernel() -> None:
+def test_too_few_or_too_many_weights_use_the_fused_kernel() -> None:
     q, k, v = tensors(50, 16)
     kept = q.shape[0] * q.shape[1] * 50 * 50
     for fewest, most, is_explicit in [(kept, kept, True), (kept + 1, 2 * kept, False), (0, kept - 1, False)]:
@@ -121,7 +121,7 @@ def test_too_few_or_too_many_weights_take_the_fused_kernel() -> None:
 @pytest.mark.parametrize("elements", [1, 2 * 50 * 60, 1 << 19])
 @pytest.mark.parametrize(("n_queries", "n_keys"), [(1, 1), (50, 60), (200, 200), (201, 201), (5, 200)])
 def test_explicit_softmax_equals_the_fused_kernel(n_queries: int, n_keys: int, elements: int) -> None:
-    """Values and gradients on both sides of the token limit."""
+    """Outputs and gradients on both sides of the token limit."""
     limits = Limits(fewest_weights=0, block_elements=elements)
     mixer = builder("softmax", limits)(head_dim=16, tokens=n_keys)
     q, k, v = tensors(n_queries, 16, n_keys=n_keys)
@@ -143,7 +143,7 @@ def test_no_queries_give_no_outputs_and_zero_gradients(spec: str) -> None:
     assert all(torch.equal(gradient, torch.zeros_like(gradient)) for gradient in gradients(out, k, v))
 
 
-def test_frozen_kernel_parameters_get_no_gradient_and_leave_the_others_right() -> None:
+def test_frozen_kernel_parameter_does_not_affect_the_other_gradients() -> None:
     mixer = builder("learned(m=5)", ALWAYS_BLOCKED)(head_dim=6, tokens=9)
     frozen, *trained = mixer.parameters()
     frozen.requires_grad_(False)
@@ -165,8 +165,8 @@ def test_even_chunks_fit_and_cover_the_length(length: int, most: int) -> None:
 @pytest.mark.parametrize("elements", [1, 70 * 16 * 8, 70 * 70 * 2, 1 << 20])
 @pytest.mark.parametrize("spec", ["relu(m=16)", "relu", "favor(m=16)", "learned(m=5)", "softmax"])
 def test_blocks_accept_views_of_a_packed_projection(spec: str, elements: int) -> None:
-    """q, k and v are not contiguous, as in the layer. Blocks of single heads, of 8 and 7 of 15 heads, of 2, 2 and 1 of
-    5 images, and one of all.
+    """q, k and v are not contiguous, as in the layer. Blocks are single heads, at most 8 of 15 heads, at most 2 of 5
+    images, or the whole batch.
     """
     limits = Limits(one_thread=0, few_features=0, fewest_weights=0, block_elements=elements)
     mixer = builder(spec, limits)(head_dim=8, tokens=70)
@@ -180,7 +180,7 @@ def test_blocks_accept_views_of_a_packed_projection(spec: str, elements: int) ->
 @pytest.mark.parametrize("limits", [Limits(), ALWAYS_BLOCKED], ids=["short", "blocked"])
 @pytest.mark.parametrize("eps", [1e-3, 1e-6, 2e-15, 1e-18])
 def test_features_at_their_floor_give_the_mean_of_v(eps: float, limits: Limits) -> None:
-    """Above the safe floor no guard is added. Below, the square of the floor may be as small as the guard."""
+    """Above `SAFE_FLOOR` no guard is added. Below, the square of the floor may be as small as the guard."""
     mixer = builder(f"relu(eps={eps})", limits)(head_dim=4, tokens=9).double()
     q, k, v = tensors(9, 4, dtype=torch.float64)
     q, k = -q.abs(), -k.abs()
@@ -196,7 +196,7 @@ def test_mixer_can_be_pickled(spec: str) -> None:
 
 
 def test_causal_backward_writes_linearly_many_elements() -> None:
-    """Each block of tokens adds to gradients of its own size: twice the tokens write twice the elements."""
+    """Each block of tokens writes gradients of its own size, so twice the tokens write twice the elements."""
 
     def count_written(tokens: int) -> int:
         mixer = builder("relu(m=16)")(head_dim=4, tokens=tokens, causal=True)

@@ -1,4 +1,4 @@
-"""FAVOR+ estimates the softmax kernel: without bias, at the right rate, and with the variance its options promise."""
+"""FAVOR+ estimates the softmax kernel without bias, with the error rate in m and the variance that theory gives."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_estimates_are_unbiased(options: str) -> None:
 
 
 @pytest.mark.parametrize("options", ["", ", features=hyperbolic", ", orthogonal=False"])
-def test_the_error_falls_as_the_root_of_m(options: str) -> None:
+def test_error_falls_with_the_square_root_of_m(options: str) -> None:
     sizes = (16, 64, 256, 1024)
     errors = [
         squared_errors(builder(f"favor(m={m}{options})"), d=8, length=1.0, draws=300).mean().sqrt() for m in sizes
@@ -31,15 +31,15 @@ def test_the_error_falls_as_the_root_of_m(options: str) -> None:
     assert -0.56 < slope < -0.44, f"error ~ m^{slope:.3f}: {errors}"
 
 
-def test_one_feature_has_the_variance_of_theory() -> None:
-    """For one direction the relative variance of a positive feature is exp(|z|^2) - 1."""
+def test_variance_of_one_feature_equals_theory() -> None:
+    """The relative variance of the estimate by one positive feature is exp(|z|^2) - 1."""
     error = squared_errors(builder("favor(m=64, orthogonal=False)"), d=8, length=0.7, draws=600).mean().item()
     assert error * 64 == pytest.approx(math.expm1(0.49), rel=0.06)
 
 
 @pytest.mark.parametrize(("better", "worse"), [("", ", orthogonal=False"), (", features=hyperbolic", "")])
 @pytest.mark.parametrize("length", [0.5, 1.0])
-def test_the_better_option_has_less_variance(better: str, worse: str, length: float) -> None:
+def test_better_option_has_less_variance(better: str, worse: str, length: float) -> None:
     low, high = (
         squared_errors(builder(f"favor(m=8{options})"), d=8, length=length, draws=1500) for options in (better, worse)
     )
@@ -48,7 +48,7 @@ def test_the_better_option_has_less_variance(better: str, worse: str, length: fl
 
 
 def test_attention_approaches_softmax_as_m_grows() -> None:
-    """At small norms the output error falls with m and stays below that of averaging all values."""
+    """At small norms, the output error falls with m and is below the error of uniform weights."""
     q, k, v = (x.detach() for x in tensors(65, 16))
     q, k = q / 4, k / 4
     exact = build_mixer("softmax", heads=2, head_dim=16)(q, k, v)
@@ -76,8 +76,8 @@ def test_rows_are_orthogonal_in_blocks_with_the_lengths_of_normal_vectors() -> N
     )
 
 
-def test_one_projection_serves_all_heads() -> None:
-    """Equal heads give equal outputs: the features belong to the layer."""
+def test_all_heads_of_a_layer_share_the_projection() -> None:
+    """Equal heads give equal outputs."""
     q, k, v = (x[:, :1].expand(-1, 2, -1, -1) for x in tensors(17, 8))
     out = build_mixer("favor(m=16)", heads=2, head_dim=8)(q, k, v)
     assert_close(out[:, 0], out[:, 1], 1e-6)

@@ -1,4 +1,4 @@
-"""Favor in blocks subtracts maxima from exponents only where features would leave the safe range without it."""
+"""Blocked favor subtracts maxima from exponents only if features would otherwise leave the safe range."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _lengthen_queries_of_last_head(q: Tensor, k: Tensor, v: Tensor) -> Inputs:
     return q * factor, k, v
 
 
-# The change to standard normal tokens, the implementation they take then, and whether the fast one would be wrong.
+# How standard normal tokens are changed, which implementation is then used, and whether the fast one would be wrong.
 CASES: dict[str, tuple[Callable[..., Inputs], int, bool]] = {
     "ordinary": (_lengthen, FAST, False),
     "exponents as at width 64 and standard deviation 1": (partial(_lengthen, factor_q=1.7, factor_k=1.7), FAST, False),
@@ -54,7 +54,7 @@ CASES: dict[str, tuple[Callable[..., Inputs], int, bool]] = {
 
 
 class _TestedFavor(Favor):
-    """Favor under another class, so that a test can enter its own block features for it."""
+    """Favor as another class, so that a test can register its own block features for it."""
 
 
 class _TestedFeatures(CpuKernel):
@@ -119,10 +119,8 @@ def _worst_error(
 
 @pytest.mark.parametrize("elements", [TOKENS * 24, 2 * TOKENS * 24, 24 * 64, 1 << 20])
 @pytest.mark.parametrize("case", CASES)
-def test_each_norm_takes_the_implementation_that_is_right_for_it(
-    case: str, elements: int, features: _TestedFeatures
-) -> None:
-    """In blocks of one head, of two heads, of some tokens, and of all heads."""
+def test_valid_implementation_is_used_at_each_norm(case: str, elements: int, features: _TestedFeatures) -> None:
+    """Blocks are one head, two heads, some tokens of a head, or all heads."""
     change, implementation, _ = CASES[case]
     assert _worst_error(_favor(), change(*tensors(TOKENS, WIDTH)), elements=elements) < 1e-4
     assert features.forward[-1] == implementation
@@ -135,14 +133,14 @@ def test_fast_implementation_is_wrong_for_inputs_that_it_rejects(case: str, feat
     assert not _worst_error(_favor(), CASES[case][0](*tensors(TOKENS, WIDTH))) < 1e-2
 
 
-def test_values_out_of_range_are_found_in_the_first_block(features: _TestedFeatures) -> None:
-    """The fast implementation stops there, so long queries or keys cost one block more."""
+def test_fast_implementation_stops_at_the_first_block_out_of_range(features: _TestedFeatures) -> None:
+    """So long queries or keys cost only one additional block."""
     q, k, v = (x.detach() for x in tensors(TOKENS, WIDTH))
     _attend(_favor().kernel, 60 * q, k, v, None, elements=TOKENS * 24)
     assert features.forward == [FAST] * 2 + [STABLE] * 2 * 4
 
 
-def test_both_implementations_agree_in_range(features: _TestedFeatures) -> None:
+def test_fast_and_stable_implementations_agree_in_range(features: _TestedFeatures) -> None:
     inputs = tensors(TOKENS, WIDTH, dtype=torch.float64)
     kernel = _favor().double().kernel
     fast = _attend(kernel, *inputs, None)
@@ -154,7 +152,7 @@ def test_both_implementations_agree_in_range(features: _TestedFeatures) -> None:
 
 
 @pytest.mark.parametrize("length", [1.0, 1e4])
-def test_masked_keys_of_any_norm_change_nothing(length: float, features: _TestedFeatures) -> None:
+def test_masked_keys_of_any_norm_do_not_change_outputs(length: float, features: _TestedFeatures) -> None:
     """With a mask, the fast implementation is not tried."""
     mask = torch.rand(2, TOKENS, generator=torch.Generator().manual_seed(0)) < 0.7
     q, k, v = (x.detach() for x in tensors(TOKENS, WIDTH))
@@ -169,12 +167,12 @@ def _along_first_row(mixer: Linear) -> Tensor:
 
 
 def _make_sum_tiny(along: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Inputs:
-    """In one feature, exponents of keys are as low as those of queries are high. Weights come from the others."""
+    """In one feature, keys have very low and queries very high exponents. The weights come from the other features."""
     return 0.1 * q + 81 * along, 0.1 * k - 79 * along, v
 
 
 def _make_scale_tiny(along: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Inputs:
-    """One key has e = 0 and a feature just below overflow: the gradient of its value would be inf times 0."""
+    """One key has e = 0 and a feature just below overflow, so the gradient of its value would be inf times 0."""
     return q, torch.where(torch.arange(TOKENS)[:, None] == 7, 86 * along, k), v
 
 
@@ -195,7 +193,9 @@ def test_range_check_needs_scales_and_sums(
     ignore: Callable[..., tuple[Tensor, ...]],
     features: _TestedFeatures,
 ) -> None:
-    """e is checked before the first block, z with the row sums of a block. Without either, some gradient is wrong."""
+    """e is checked before the first block; z and the row sums are checked after each block. Without the check of e or
+    of z, a gradient is wrong.
+    """
     mixer = _favor(width)
     inputs = change(_along_first_row(mixer), *tensors(TOKENS, width))
     assert _worst_error(mixer, inputs, factor=1e4) < 1e-3
@@ -204,7 +204,7 @@ def test_range_check_needs_scales_and_sums(
 
 
 def test_guard_is_added_to_tiny_row_sums() -> None:
-    """Weights a hundred times d: rows still move towards the mean of v by a percent."""
+    """Weights are about a hundred times d, so d still moves outputs towards the mean of v by about a percent."""
     mixer = builder("relu(eps=1e-20)")(head_dim=WIDTH, tokens=TOKENS).double()
     q, k, v = (x.detach() for x in tensors(TOKENS, WIDTH, dtype=torch.float64))
     q, k = 1e-14 * q, 1e-14 * k
@@ -216,7 +216,7 @@ def test_guard_is_added_to_tiny_row_sums() -> None:
 
 @pytest.mark.parametrize("spec", ["favor(m=24)", "relu(m=24)", "elu"])
 def test_nan_stays_in_its_image(spec: str) -> None:
-    """Also next to an image without keys, and to one whose features vanish."""
+    """The other images include one whose keys are all masked and one whose features underflow to 0."""
     kernel = builder(spec)(head_dim=WIDTH, tokens=TOKENS).kernel
     q, k, v = (torch.randn(3, 2, TOKENS, WIDTH, generator=torch.Generator().manual_seed(0)) for _ in range(3))
     q[0, 0, 3], q[2], k[2] = torch.nan, 1e3 * q[2], 1e3 * k[2]
@@ -249,7 +249,7 @@ def test_log_scale_of_a_kernel_is_not_overwritten() -> None:
 @settings(max_examples=60)
 @given(log_q=st.floats(-2, 1.2), log_k=st.floats(-2, 1.2), spread=st.floats(0, 1.5))
 def test_values_and_gradients_are_right_at_any_norm(log_q: float, log_k: float, spread: float) -> None:
-    """Queries and keys of 0.01 to 16 times the usual norm; norms within a sequence differ by up to 10^1.5."""
+    """Queries and keys have 0.01 to 16 times the usual norm. Norms of keys differ by a factor of up to 10^1.5."""
     q, k, v = (x.detach() for x in tensors(TOKENS, WIDTH))
     k = k * 10 ** torch.linspace(log_k - spread, log_k, TOKENS)[:, None]
     assert _worst_error(_favor(), (q * 10**log_q, k, v)) < 1e-3

@@ -1,5 +1,5 @@
-"""Each optional form of a kernel against its formula: features, then attention on every path, in values and
-gradients.
+"""Attention with each option of a kernel equals the kernel's formula, in outputs and gradients, for short and for
+blocked inputs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from favorit.selftest.inputs import HEADS, assert_close, builder
 D = 6
 CASES = [(name, case) for table in (cases.MIXERS, cases.RAW) for name, case in table.items()]
 FORMULAS = {spec: formula for _, case in CASES for spec, formula in case.formulas.items()}
-# Implementations that inputs of this size take, by test id.
+# Limits that force each implementation, by test id.
 LIMITS = {"all at once": Limits(), "in blocks": Limits(one_thread=0, few_features=0, block_elements=64 * 9)}
 
 
@@ -79,7 +79,7 @@ def _softplus(kernel: Kernel) -> None:
         ("mixture(raw=True, eps=1e-6)", _softplus),
     ],
 )
-def test_wrong_form_differs_from_the_formula(spec: str, wrong: Callable[[Kernel], None], limits: str) -> None:
+def test_wrong_kernel_differs_from_the_formula(spec: str, wrong: Callable[[Kernel], None], limits: str) -> None:
     with pytest.raises(AssertionError):
         follows_formula(builder(spec, LIMITS[limits]), FORMULAS[spec], wrong=wrong)
 
@@ -92,8 +92,8 @@ def test_signed_features_have_no_floor(spec: str) -> None:
 
 
 def test_raw_weights_blow_up_where_the_sum_of_a_row_crosses_zero() -> None:
-    """Documented, not guarded: rows still sum to one, with weights of both signs that are as large as the sum is
-    small.
+    """This is documented and not prevented. Rows still sum to one, but the weights have both signs and grow as
+    1 / sum.
     """
     mixer = build_mixer("elu(raw=True, scale=none, eps=1e-12)", heads=1, head_dim=1).double()
     q = torch.ones(1, 1, 1, 1, dtype=torch.float64)
@@ -115,7 +115,7 @@ def test_raw_features_that_all_vanish_give_the_mean_of_values() -> None:
     assert_close(mixer(zero, zero, v), v.mean(-2, keepdim=True).expand_as(v), 1e-6)
 
 
-def test_mixture_starts_at_the_same_values_raw_or_not() -> None:
+def test_mixture_starts_at_the_same_values_with_and_without_raw() -> None:
     for spec in ("mixture(eps=1e-6)", "mixture(raw=True, eps=1e-6)"):
         found = KERNELS.build(spec, head_dim=8, layer=0, seed=0).scalars()
         assert found == pytest.approx({"a": 0.5, "t": 1.0, "eps": 1e-6}, rel=1e-5)
@@ -133,7 +133,7 @@ def test_temperature_starts_at_one_and_is_logged() -> None:
 
 
 @pytest.mark.parametrize(("m", "dim"), [(24, 6), (6, 6), (4, 6)])
-def test_orthonormal_rows_are_those_of_torch(m: int, dim: int) -> None:
+def test_orthonormal_rows_have_the_gram_matrix_and_norm_of_torch(m: int, dim: int) -> None:
     rows = orthogonal_rows(m, dim, generator(0, "test"), "orthonormal")
     gram = rows.mT @ rows if m >= dim else rows @ rows.mT
     assert rows.shape == (m, dim)
@@ -145,7 +145,7 @@ def test_orthonormal_rows_are_those_of_torch(m: int, dim: int) -> None:
     assert many.mean(0).abs().max() < 4 * (max(m, dim) * 2000) ** -0.5
 
 
-def test_bias_is_drawn_with_the_rows_and_redrawn_with_them() -> None:
+def test_bias_is_drawn_and_redrawn_with_the_rows() -> None:
     one, other = (KERNELS.build("relu(m=16, bias=True)", head_dim=8, layer=0, seed=0) for _ in range(2))
     (rows,) = one.buffers()
     assert rows.shape == (16, 9)
@@ -158,15 +158,15 @@ def test_bias_is_drawn_with_the_rows_and_redrawn_with_them() -> None:
     assert torch.equal(rows, next(other.buffers()))
 
 
-def test_default_rows_are_those_of_earlier_versions() -> None:
-    """New options may not change what an old spec draws."""
+def test_default_rows_equal_those_of_earlier_versions() -> None:
+    """New options must not change the rows that an old spec draws."""
     (rows,) = KERNELS.build("relu(m=3)", head_dim=2, layer=1, seed=5).buffers()
     expected = [[-0.9403287, -1.0563058], [-1.0563058, 0.9403287], [-1.3425585, 0.4444509]]
     assert_close(rows, torch.tensor(expected), 1e-6)
 
 
 @pytest.mark.parametrize("option", ["learned=True", "bias=True", "rows=orthonormal"])
-def test_option_of_rows_without_m_is_rejected(option: str) -> None:
+def test_row_option_without_m_is_rejected(option: str) -> None:
     with pytest.raises(FavoritError, match=f"{option} needs m, .* m=128, {option}"):
         build_mixer(f"elu({option})", heads=1, head_dim=4)
 
@@ -178,7 +178,7 @@ def test_sincos_with_odd_m_is_rejected() -> None:
 
 @pytest.mark.parametrize(("spec", "constant"), [("favor(m=4096, kernel=gaussian)", 0.0), ("sincos(m=4096)", 1.0)])
 def test_weights_approach_those_of_the_gaussian_kernel(spec: str, constant: float) -> None:
-    """Keys of different lengths, which the softmax kernel would weigh differently."""
+    """Keys have different norms, for which the weights of the softmax kernel differ from those of the Gaussian one."""
     k = (torch.cat([directions(D), 1.6 * directions(D), 0.3 * directions(D)]) * D**0.25)[None, None].expand(
         1, HEADS, -1, -1
     )

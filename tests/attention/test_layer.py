@@ -1,4 +1,4 @@
-"""The attention layer, and the arguments that it rejects."""
+"""The attention layer: outputs, gradients, skipped projections, and rejected arguments."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from favorit.selftest.inputs import assert_close, builder, gradients, tensors
 
 
 def test_attention_equals_its_definition() -> None:
-    """Projections, heads and output written out; values and gradients."""
+    """Outputs and gradients equal a reference implementation of the projections, heads and output."""
     torch.manual_seed(0)
     layer = Attention(12, 3, mixer="softmax", head_dim=5)
     x = torch.randn(2, 6, 12, requires_grad=True)
@@ -41,7 +41,9 @@ def test_attention_equals_its_definition() -> None:
     mixer=st.sampled_from(["softmax", "relu(m=6)", "favor(m=6)", "uniform", "none", "mixture"]),
     position=st.sampled_from(["none", "rope2d", "irpe_gate", "string_gate", "rope2d+irpe_gate"]),
 )
-def test_any_grid_and_prefix(rows: int, columns: int, prefix: int, mixer: str, position: str) -> None:
+def test_layer_at_any_grid_and_prefix_is_finite_with_normalized_weights(
+    rows: int, columns: int, prefix: int, mixer: str, position: str
+) -> None:
     layer = Attention(16, 4, mixer=mixer, position=position, qk_norm=True, local="dwconv(3)")
     x = torch.randn(2, prefix + rows * columns, 16)
     out = layer(x, grid=(rows, columns), prefix=prefix)
@@ -66,7 +68,7 @@ def read_first_token(layer: Attention) -> tuple[torch.Tensor, int]:
     return read, counter.get_total_flops()
 
 
-# FLOPs of projecting all tokens to q, k and v of width 16.
+# The FLOPs of projecting all tokens to q, k and v of width 16.
 ALL_PROJECTED = 2 * 2 * 7 * 16 * 3 * 16
 
 
@@ -80,7 +82,7 @@ def test_reading_one_token_skips_the_projections_of_the_others() -> None:
 
 
 def doubled(base: type[Position]) -> Position:
-    """A user's position that acts on queries."""
+    """A custom position that changes queries."""
 
     class Doubled(base):  # type: ignore[misc, valid-type]
         def qk(self, q: torch.Tensor, k: torch.Tensor, grid: Grid, prefix: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -112,7 +114,7 @@ def test_all_tokens_are_projected_if_something_acts_on_q_k_or_v(options: dict[st
 
 @pytest.mark.parametrize("kind", ["forward_hook", "forward_pre_hook", "full_backward_hook", "full_backward_pre_hook"])
 @pytest.mark.parametrize("part", ["qkv", "mixer", "norm_q", "norm_k"])
-def test_hooks_see_all_of_q_k_and_v(part: str, kind: str) -> None:
+def test_hooks_get_q_k_and_v_of_all_tokens(part: str, kind: str) -> None:
     layer, calls = Attention(16, 2), []
     getattr(layer.get_submodule(part), f"register_{kind}")(lambda module, *tensors: calls.append(tensors) or None)
     assert_all_tokens_are_projected(layer)
@@ -152,7 +154,7 @@ def test_overridden_forward_of_a_mixer_is_called(spec: str) -> None:
 
 
 def test_local_convolution_sees_the_grid_and_not_the_prefix() -> None:
-    """Only one token has values other than 0: it changes its neighbors on the grid, not the class token."""
+    """Only one token is nonzero. It changes its neighbors on the grid, but not the class token."""
     torch.manual_seed(0)
     layer = Attention(8, 2, mixer="none", local="dwconv(3)", qkv_bias=False, out_bias=False)
     layer.local.filter.bias.data.zero_()
@@ -163,7 +165,7 @@ def test_local_convolution_sees_the_grid_and_not_the_prefix() -> None:
     assert touched[1:].reshape(3, 4).tolist() == [[True, True, True, False]] * 3
 
 
-def test_kernels_of_half_precision_models_run_in_full_precision() -> None:
+def test_attention_of_a_bf16_model_is_finite_and_returns_bf16() -> None:
     for mixer in ("learned", "mixture", "relu(m=8)", "favor(m=8)", "softmax", "uniform", "none"):
         layer = Attention(16, 4, mixer=mixer).bfloat16()
         out = layer(torch.randn(2, 6, 16, dtype=torch.bfloat16), grid=(2, 3))
@@ -200,8 +202,8 @@ def test_linformer_shares_its_projections(share: str, matrices: int) -> None:
     assert sum(p.numel() for p in mixer.parameters()) == matrices * 4 * 9
 
 
-def test_linformer_keeps_a_row_for_each_prefix_token() -> None:
-    """The class token keeps its own key and value beside the projected ones."""
+def test_linformer_does_not_project_prefix_tokens() -> None:
+    """The class token keeps its key and value, in addition to the projected ones."""
     mixer = build_mixer("linformer(k=2)", heads=2, head_dim=8, tokens=6, prefix=1)
     q, k, v = tensors(6, 8)
     k = k.detach().clone()
@@ -229,7 +231,7 @@ def test_linformer_keeps_a_row_for_each_prefix_token() -> None:
         ("relu(m=4", ["relu(m=4", "name(key=value"]),
     ],
 )
-def test_invalid_mixer_is_rejected_with_what_is_valid(spec: str, words: list[str]) -> None:
+def test_invalid_mixer_is_rejected_with_a_message_of_valid_values(spec: str, words: list[str]) -> None:
     with pytest.raises(FavoritError) as error:
         build_mixer(spec, heads=2, head_dim=8, tokens=5)
     assert all(word in str(error.value) for word in words), error.value
@@ -237,7 +239,7 @@ def test_invalid_mixer_is_rejected_with_what_is_valid(spec: str, words: list[str
 
 
 @pytest.mark.parametrize("position", ["none", "learned", "sincos2d", "rope2d", "irpe_gate", "string_gate"])
-def test_position_accepts_a_prefix_it_was_not_built_for(position: str) -> None:
+def test_position_built_without_prefix_accepts_one(position: str) -> None:
     assert Attention(16, 4, position=position)(torch.randn(2, 7, 16), grid=(2, 3), prefix=1).shape == (2, 7, 16)
 
 
@@ -248,7 +250,7 @@ def test_tokens_without_a_grid_lie_in_one_row(position: str) -> None:
     assert torch.equal(layer(x, prefix=1), layer(x, grid=(1, 6), prefix=1))
 
 
-def test_gates_are_computed_in_full_precision() -> None:
+def test_gates_are_computed_in_full_precision_under_autocast() -> None:
     layer = Attention(16, 4, position="string_gate")
     gate = layer.position.parts[0]
     torch.nn.init.normal_(gate.projection)

@@ -1,4 +1,4 @@
-"""Linear attention computed in bf16 equals fp64 on the same inputs up to the rounding of features and sums."""
+"""Linear attention in bf16 equals fp64 on the same inputs, up to the rounding of features and sums."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ from favorit.selftest.inputs import assert_close, builder, gradients, tensors
 
 ROUNDING = 2**-8
 HALF, WIDE = {torch.bfloat16}, {torch.float32}
-# Inputs of every size are cut into blocks, as on a CPU that multiplies bf16.
+# These limits force blocks for inputs of every size, and the bf16 implementation, on any CPU.
 BLOCKED = Limits(one_thread=0, few_features=0, bf16_products=True)
 
 
 def rounded(spec: str, head_dim: int = 16, limits: Limits = BLOCKED) -> Linear:
-    """A mixer with projection rows that bf16 represents exactly. Rounded rows would move features across their kink."""
+    """A mixer with projection rows that bf16 represents exactly. Otherwise rounding the rows would change the sign of
+    some projections, and so the slope of their features.
+    """
     mixer = builder(spec, limits)(head_dim=head_dim, tokens=65)
     assert isinstance(mixer, Linear)
     for buffer in mixer.buffers():
@@ -38,7 +40,7 @@ def values_and_gradients(mixer: Linear, inputs: Sequence[Tensor]) -> list[Tensor
 
 
 def check(mixer: Linear, inputs: Sequence[Tensor], tolerance: float = 2 * ROUNDING) -> None:
-    """Compares norms: of many features, some are so close to their kink that rounding a product changes their slope."""
+    """Compares in norm. Some of the many features are so close to their kink that rounding changes their slope."""
     wide = [x.detach().double().requires_grad_() for x in inputs]
     out = mixer.double().weights(*wide[:2]) @ wide[2]
     exact = [out, *gradients(out, *wide)]
@@ -51,8 +53,8 @@ def check(mixer: Linear, inputs: Sequence[Tensor], tolerance: float = 2 * ROUNDI
 @pytest.mark.parametrize(
     "spec", ["relu", "relu(m=24)", "relu(m=24, scale=sqrt, eps=1e-6)", "relu(m=24, eps=7e-3)", "relu(m=24, eps=0.3)"]
 )
-def test_values_and_gradients_differ_by_rounding_only(spec: str, tokens: int, blocks: int) -> None:
-    """In blocks of one head, of two and of all four. More tokens make sums longer, not the error larger."""
+def test_bf16_outputs_and_gradients_differ_by_rounding_only(spec: str, tokens: int, blocks: int) -> None:
+    """Blocks are one, two or all four heads. With more tokens, sums have more terms, but the error does not grow."""
     mixer = rounded(spec)
     features = mixer.kernel.features
     mixer.limits = replace(BLOCKED, bf16_block_elements=4 * tokens * features // blocks)
@@ -68,8 +70,8 @@ def test_bf16_gradients_are_accurate_when_values_share_a_large_offset(offset: fl
 
 
 @pytest.mark.parametrize("tokens", [65, 577])
-def test_values_are_centered_at_the_keys_with_large_weights(tokens: int) -> None:
-    """Half of the keys have small weights, and values far from the others."""
+def test_bf16_is_accurate_when_keys_with_small_weights_have_distant_values(tokens: int) -> None:
+    """Half of the keys have small weights and values far from those of the other keys."""
     q, k, v = (x.detach() for x in tensors(tokens, 16, dtype=torch.bfloat16))
     light = torch.arange(tokens)[:, None] % 2 == 0
     k, v = torch.where(light, k / 8, k), torch.where(light, v - 10, v + 10)
@@ -78,7 +80,7 @@ def test_values_are_centered_at_the_keys_with_large_weights(tokens: int) -> None
 
 @pytest.mark.parametrize("tokens", [65, 577])
 def test_keys_without_weight_do_not_add_rounding_errors(tokens: int) -> None:
-    """Half of the keys have features that are zero in all queries, and values far from the others."""
+    """Half of the keys have nonzero features only where queries have none, and values far from the others."""
     q, k, v = (x.detach() for x in tensors(tokens, 16, dtype=torch.bfloat16))
     first, seen = torch.arange(16) < 8, torch.arange(tokens)[:, None] % 2 == 0
     q = torch.where(first, q, -q.abs())
@@ -86,14 +88,14 @@ def test_keys_without_weight_do_not_add_rounding_errors(tokens: int) -> None:
     check(rounded("relu"), [x.requires_grad_() for x in (q, k, torch.where(seen, v, v + 100))])
 
 
-def test_views_with_other_numbers_of_queries_and_other_value_width() -> None:
+def test_bf16_accepts_views_different_lengths_and_another_value_width() -> None:
     source = torch.Generator().manual_seed(3)
     q, k, v = (torch.randn(5, n, 3, d, generator=source).to(torch.bfloat16) for n, d in ((40, 8), (50, 8), (50, 6)))
     check(rounded("relu(m=24)", head_dim=8), [x.transpose(1, 2).requires_grad_() for x in (q, k, v)])
 
 
-def test_rows_with_all_features_at_their_floor_are_the_mean_of_v() -> None:
-    """All values get the same gradient. The floors include one whose square is below d, and one that underflows."""
+def test_features_at_their_floor_give_the_mean_of_v_in_bf16() -> None:
+    """All values get equal gradients. The square of one floor is below d, and one floor underflows to 0."""
     for eps in (1e-3, 1e-12, 1e-20, 1e-46):
         q, k, v = tensors(65, 16, dtype=torch.bfloat16)
         q, k = (-x.detach().abs() for x in (q, k))
@@ -104,7 +106,7 @@ def test_rows_with_all_features_at_their_floor_are_the_mean_of_v() -> None:
 
 @pytest.mark.parametrize("autocast", [False, True])
 def test_all_large_products_are_in_bf16(autocast: bool) -> None:
-    """In forward and backward, also with the backward inside autocast. Gradients have the dtype of the inputs."""
+    """In forward and backward, also if backward runs inside autocast. Gradients have the dtype of the inputs."""
     q, k, v = tensors(65, 16, dtype=torch.float32 if autocast else torch.bfloat16)
     mixer = rounded("relu(m=24)")
     with Products() as products, torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
@@ -138,7 +140,7 @@ def test_reading_few_queries_computes_weights_in_bf16(eps: float) -> None:
 
 
 @pytest.mark.parametrize("spec", ["favor(m=24)", "elu(m=24)", "relu(m=24, learned=True)", "mixture"])
-def test_kernels_with_larger_rounding_errors_are_computed_in_fp32(spec: str) -> None:
+def test_kernel_with_larger_rounding_errors_is_computed_in_fp32(spec: str) -> None:
     mixer = builder(spec, BLOCKED)(head_dim=16, tokens=65)
     assert isinstance(mixer, Linear)
     assert not cpu_kernel(mixer.kernel).allows_bf16(mixer.kernel)
@@ -149,7 +151,7 @@ def test_kernels_with_larger_rounding_errors_are_computed_in_fp32(spec: str) -> 
     assert all(types == WIDE for types in products.types)
 
 
-def test_bf16_is_taken_only_without_mask_unless_causal_for_short_sequences_on_cpus_that_multiply_it() -> None:
+def test_bf16_is_used_only_without_mask_bidirectional_in_one_block_on_supporting_cpus() -> None:
     q, k, v = tensors(65, 16, dtype=torch.bfloat16)
     mask = torch.ones(2, 65, dtype=torch.bool)
 
@@ -168,8 +170,8 @@ def test_bf16_is_taken_only_without_mask_unless_causal_for_short_sequences_on_cp
 
 
 def test_only_relu_with_random_rows_allows_bf16() -> None:
-    """A kernel that is added here needs a test of its rounding. eps must be small beside features; tokens themselves
-    would be rounded by what is added to them.
+    """Test the rounding of a kernel before adding it here. eps must be small compared to the features. Without a
+    projection, adding eps would round the tokens themselves.
     """
     specs = [
         *KERNELS,

@@ -1,6 +1,6 @@
-"""Devices other than the CPU: mixers take the direct form, which looks at no value and compiles as one graph.
+"""Devices other than the CPU: mixers use the direct form, which forces no device sync and compiles as one graph.
 
-On the `meta` device tensors have shapes and no values: `.item()`, a branch on a value and a copy to the CPU raise.
+On the `meta` device, tensors have no values: `.item()`, branching on a value and copying to the CPU raise errors.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from favorit.selftest.inputs import BATCH, HEADS, assert_close, builder, gradien
 
 TOKENS, WIDTH, QUERIES = 70, 8, 3
 SPECS = [spec for table in (cases.MIXERS, cases.RAW) for case in table.values() for spec in case.specs]
-# On the CPU, inputs of this size would take blocks, bf16 products, few queries or explicit weights.
+# On the CPU, these limits force blocks, bf16 products, few queries or explicit weights.
 LIMITS = Limits(one_thread=0, few_features=0, fewest_weights=0, bf16_products=True)
 
 
@@ -41,7 +41,7 @@ def meta_tokens() -> UnprojectedTokens:
 
 
 def run_backward(out: Tensor, *inputs: Tensor) -> None:
-    """Gradients with the shapes of the inputs, on the meta device."""
+    """Runs backward and asserts that gradients are on the meta device and have the shapes of the inputs."""
     found = torch.autograd.grad(out.sum(), inputs, allow_unused=True)
     for x, gradient in zip(inputs, found, strict=True):
         assert gradient is None or (gradient.is_meta and gradient.shape == x.shape)
@@ -49,7 +49,7 @@ def run_backward(out: Tensor, *inputs: Tensor) -> None:
 
 @contextmanager
 def functions_called(folder: str) -> Iterator[set[str]]:
-    """The functions of a folder that this thread calls inside."""
+    """Collects the functions of a folder that this thread calls inside the context."""
     found: set[str] = set()
 
     def listen(frame: FrameType, event: str, argument: object) -> None:
@@ -68,7 +68,7 @@ CPU_FOLDER = cpu.__path__[0]
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_mixer_runs_on_meta_without_cpu_code(spec: str) -> None:
-    """Forward and backward, plain, masked and causal, in fp32 and bf16, under the autocast of another device."""
+    """Forward and backward: plain, masked and causal, in fp32 and bf16, while autocast is on for another device."""
     mask = torch.empty(BATCH, TOKENS, dtype=torch.bool, device="meta")
     is_causal = has_causal(builder(spec))
     calls = (False, None, torch.float32), (False, mask, torch.bfloat16), (is_causal, mask, torch.float32)
@@ -96,7 +96,7 @@ def test_read_runs_on_meta_without_cpu_code(spec: str) -> None:
 
 
 def test_calls_of_cpu_code_are_recorded() -> None:
-    """The two tests above can fail: on the CPU the same calls run functions of that folder."""
+    """On the CPU, the same calls run functions of this folder, so the two tests above are able to fail."""
     q, k, v = tensors(TOKENS, WIDTH)
     for spec in ("relu(m=8)", "softmax"):
         with functions_called(CPU_FOLDER) as called:
@@ -107,8 +107,8 @@ def test_calls_of_cpu_code_are_recorded() -> None:
 @pytest.mark.parametrize("spec", ["softmax", "relu(m=24)", "favor(m=24)", "sincos(m=24)", "elu(raw=True)", "mixture"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("queries", [QUERIES, TOKENS])
-def test_off_the_cpu_the_first_row_is_taken(spec: str, dtype: torch.dtype, queries: int) -> None:
-    """The direct form for `forward`, projected keys and values for `read`, and `explain` says so."""
+def test_call_on_another_device_uses_the_direct_form(spec: str, dtype: torch.dtype, queries: int) -> None:
+    """`forward` uses the first row of its table, `read` projects keys and values, and `explain` reports this."""
     for causal in (False, True):
         mixer = meta_mixer(spec, causal, dtype)
         q, k, v = meta_tensors(dtype, queries)
@@ -159,7 +159,7 @@ def select_by_value(x: Tensor) -> Tensor:
 
 
 class _Wrong(Kernel):
-    """relu(x), after something that waits for the device."""
+    """relu(x), after an operation that waits for the device."""
 
     def __init__(self, mistake: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -174,7 +174,7 @@ class _Wrong(Kernel):
 
 
 @pytest.mark.parametrize("mistake", [take_item, branch_on_a_value, copy_to_the_cpu, read_a_list, select_by_value])
-def test_kernel_that_looks_at_values_fails_on_meta(mistake: Callable[[Tensor], Tensor]) -> None:
+def test_kernel_that_reads_values_fails_on_meta(mistake: Callable[[Tensor], Tensor]) -> None:
     mixer = Linear(_Wrong(mistake))
     assert mixer(*tensors(TOKENS, WIDTH)).isfinite().all()
     with pytest.raises((RuntimeError, NotImplementedError), match=r"[Mm]eta"):
@@ -186,7 +186,7 @@ def test_kernel_that_looks_at_values_fails_on_meta(mistake: Callable[[Tensor], T
     [("softmax", False), ("softmax", True), ("relu(m=8)", False), ("favor(m=8)", False), ("favor(m=8)", True)],
 )
 def test_direct_form_compiles_as_one_graph(spec: str, causal: bool) -> None:
-    """Values and gradients equal those of the eager call."""
+    """Outputs and gradients equal those of the eager call."""
     mixer, inputs = builder(spec, LIMITS)(head_dim=WIDTH, tokens=TOKENS, causal=causal), tensors(TOKENS, WIDTH)
     torch.compiler.reset()
     compiled = torch.compile(mixer, fullgraph=True, backend="aot_eager")

@@ -1,4 +1,4 @@
-"""The conformance of every registered mixer, and that every excuse is needed."""
+"""Conformance of every registered mixer. An excused check must fail, so that outdated excuses are noticed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from favorit.selftest.inputs import builder, case_builder
 CASES = [(name, case) for table in (cases.MIXERS, cases.RAW) for name, case in table.items()]
 SPECS = [(name, spec) for name, case in CASES for spec in case.specs]
 
-# Every input takes the blocked implementations, in blocks of a few tokens.
+# These limits force the blocked implementations for all inputs, with blocks of a few tokens.
 BLOCKS = Limits(one_thread=0, few_features=0, block_elements=64 * 24, fewest_weights=1)
 
 
@@ -23,7 +23,7 @@ def test_every_registered_mixer_has_an_entry() -> None:
     assert set(KERNELS) <= set(MIXERS)
 
 
-def test_every_entry_tries_its_own_name_and_excuses_known_invariants() -> None:
+def test_entry_has_specs_of_its_name_and_excuses_only_known_checks() -> None:
     for name, case in CASES:
         assert case.specs, name
         assert all(spec.partition("(")[0] == name for spec in case.specs)
@@ -31,7 +31,7 @@ def test_every_entry_tries_its_own_name_and_excuses_known_invariants() -> None:
 
 
 @pytest.mark.parametrize("spec", [spec for name, spec in SPECS if name in KERNELS])
-def test_a_kernel_says_how_many_features_it_has(spec: str) -> None:
+def test_kernel_returns_its_declared_number_of_features(spec: str) -> None:
     mixer = builder(spec)(head_dim=16, tokens=5)
     assert isinstance(mixer, Linear)
     x = torch.randn(2, 2, 5, 16)
@@ -42,7 +42,7 @@ def test_a_kernel_says_how_many_features_it_has(spec: str) -> None:
     ("case", "spec", "check"),
     [pytest.param(case, spec, check, id=f"{spec}-{check}") for _, case, spec, check in PROMISES],
 )
-def test_conformance(case: cases.Case, spec: str, check: str) -> None:
+def test_mixer_conforms(case: cases.Case, spec: str, check: str) -> None:
     MIXER_CHECKS[check](case_builder(case, spec))
 
 
@@ -54,12 +54,12 @@ def test_conformance(case: cases.Case, spec: str, check: str) -> None:
         if name in KERNELS or name == "softmax"
     ],
 )
-def test_conformance_in_blocks(case: cases.Case, spec: str, check: str) -> None:
-    """The implementations that large inputs take."""
+def test_mixer_conforms_in_blocks(case: cases.Case, spec: str, check: str) -> None:
+    """With the implementations for large inputs."""
     MIXER_CHECKS[check](case_builder(case, spec, BLOCKS))
 
 
 @pytest.mark.parametrize(("spec", "check"), [(case.specs[0], check) for _, case in CASES for check in case.excused])
-def test_an_excuse_is_needed(spec: str, check: str) -> None:
+def test_excused_check_fails(spec: str, check: str) -> None:
     with pytest.raises((AssertionError, ValueError)):
         MIXER_CHECKS[check](builder(spec))

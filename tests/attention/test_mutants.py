@@ -1,4 +1,4 @@
-"""The suite rejects what is known to be wrong."""
+"""The conformance suite rejects implementations that are known to be wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random features are a function of (seed, layer, index), and change in training only."""
+"""Random features are a function of (seed, layer, index), and redraws act in training mode only."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def rows(mixer: Linear) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("spec", RANDOM)
-def test_features_depend_on_seed_layer_and_index_alone(spec: str) -> None:
+def test_features_depend_only_on_seed_layer_and_index(spec: str) -> None:
     torch.manual_seed(1)
     one = mixer_of(spec)
     torch.manual_seed(2)
@@ -50,7 +50,7 @@ def test_redraw_changes_nothing_in_eval_mode(spec: str) -> None:
 
 
 @pytest.mark.parametrize("spec", RANDOM)
-def test_a_state_dictionary_carries_redrawn_mixer_of(spec: str) -> None:
+def test_state_dict_includes_redrawn_features(spec: str) -> None:
     redrawn, fresh = mixer_of(spec), mixer_of(spec)
     redrawn.kernel.redraw(5)
     fresh.load_state_dict(redrawn.state_dict())
@@ -80,7 +80,7 @@ def test_kernels_without_random_features_ignore_redraw(spec: str) -> None:
 
 @pytest.mark.parametrize("spec", [*RANDOM, "favor(m=16, causal=True)"])
 def test_redraw_between_forward_and_backward_is_rejected(spec: str) -> None:
-    """Backward recomputes features, so it needs the rows of forward."""
+    """Backward recomputes the features, so it needs the rows that forward used."""
     q, k, v = (torch.randn(2, 2, 9, 8, requires_grad=True) for _ in range(3))
     mixer = mixer_of(spec)
     mixer.limits = Limits(one_thread=0, few_features=0)

@@ -1,4 +1,4 @@
-"""Every row of the route tables is taken by some call, explains itself, and computes the formula."""
+"""Every row of the route tables is used by an example call, gives its reason, and computes the formula."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EMULATED = Limits(fewest_weights=0, bf16_products=False)
 
 @dataclass(frozen=True)
 class Example:
-    """A call that takes one row of a table."""
+    """A call that uses one row of a table."""
 
     reason: str
     spec: str = "softmax"
@@ -61,21 +61,21 @@ FORWARD = [
     Example("torch's fused kernel in fp32", "softmax", EMULATED, torch.bfloat16, tokens=300),
     Example("torch's fused kernel: masked, causal, a long sequence", "softmax", EXPLICIT, tokens=300),
 ]
-# Half of a unit in the last place of elements up to 2, twice.
+# For half precision: twice half a unit in the last place of elements up to 2.
 TOLERANCES = {torch.float32: 2e-5, torch.float16: 2**-10, torch.bfloat16: 2**-7}
 
 
-def rows_taken(table: Sequence[route.Route], reasons: Sequence[str]) -> set[int]:
+def rows_used(table: Sequence[route.Route], reasons: Sequence[str]) -> set[int]:
     return {next(number for number, row in enumerate(table) if row.reason.startswith(reason)) for reason in reasons}
 
 
-def test_examples_take_every_row_of_the_forward_tables() -> None:
-    """Except the first of each, which is for other devices and compilers: tests below."""
+def test_examples_use_every_row_of_the_forward_tables() -> None:
+    """Except the first row of each table, for other devices and compilers, which other tests cover."""
     reasons = {"relu": [], "favor": [], "softmax": []}
     for example in FORWARD:
         reasons[example.spec.partition("(")[0]].append(example.reason)
-    assert rows_taken(route.LINEAR, reasons["relu"] + reasons["favor"]) == set(range(1, len(route.LINEAR)))
-    assert rows_taken(route.SOFTMAX, reasons["softmax"]) == set(range(1, len(route.SOFTMAX)))
+    assert rows_used(route.LINEAR, reasons["relu"] + reasons["favor"]) == set(range(1, len(route.LINEAR)))
+    assert rows_used(route.SOFTMAX, reasons["softmax"]) == set(range(1, len(route.SOFTMAX)))
 
 
 @pytest.mark.parametrize("example", FORWARD, ids=lambda example: example.reason)
@@ -124,13 +124,13 @@ def test_row_of_read_computes_forward(example: Example) -> None:
         assert_close(gradient, other, 2e-4)
 
 
-def test_examples_take_every_row_of_the_read_tables() -> None:
+def test_examples_use_every_row_of_the_read_tables() -> None:
     for table, spec in ((route.READ_LINEAR, "relu(m=8)"), (route.READ_SOFTMAX, "softmax")):
         reasons = [example.reason for example in READ if example.spec == spec]
-        assert rows_taken(table, reasons) == set(range(len(table)))
+        assert rows_used(table, reasons) == set(range(len(table)))
 
 
-def test_read_that_calls_forward_explains_that_too() -> None:
+def test_read_that_calls_forward_also_explains_forward() -> None:
     x, weight = torch.randn(2, TOKENS, 10, requires_grad=True), torch.randn(2, 2, WIDTH, 10)
     for example in READ:
         mixer, q, tokens = example.mixer(), example.inputs()[0], UnprojectedTokens(x, weight, None)
@@ -143,7 +143,7 @@ def test_read_that_calls_forward_explains_that_too() -> None:
 
 
 @pytest.mark.parametrize("spec", ["relu(m=8)", "favor(m=8)", "favor(m=8, causal=True)", "softmax"])
-def test_transforms_of_torch_func_take_the_direct_form(spec: str) -> None:
+def test_transforms_of_torch_func_use_the_direct_form(spec: str) -> None:
     mixer = builder(spec, BLOCKED)(head_dim=WIDTH, tokens=TOKENS)
     q, k, v = (x.detach() for x in tensors(TOKENS, WIDTH))
     reasons = []
@@ -159,7 +159,7 @@ def test_transforms_of_torch_func_take_the_direct_form(spec: str) -> None:
     assert_close(found, expected, 1e-4)
 
 
-def test_last_row_of_each_table_takes_every_call() -> None:
+def test_last_row_of_each_table_always_applies() -> None:
     for table in (route.LINEAR, route.SOFTMAX, route.READ_LINEAR, route.READ_SOFTMAX):
         assert table[-1].applies is route.always
 
@@ -170,8 +170,7 @@ def test_reasons_of_a_table_differ() -> None:
         assert len(set(reasons)) == len(reasons)
 
 
-def test_forward_and_explain_use_the_same_row() -> None:
-    """`forward` calls `run`."""
+def test_run_and_explain_use_the_same_row() -> None:
     taken: list[Any] = []
     table = (
         route.Route(lambda call: call.q.shape[-2] < 5, "short", lambda call: taken.append("short") or call.q),

@@ -1,6 +1,6 @@
-"""Softmax attention trained in half precision on a CPU equals fp64 on the same inputs up to rounding.
+"""Softmax attention trained in half precision on a CPU equals fp64 on the same inputs, up to rounding.
 
-CPUs that multiply bf16 use another implementation than the others. Both are tested on every CPU.
+CPUs with bf16 instructions use another implementation than CPUs without. Both are tested on every CPU.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from favorit.attention.cpu.limits import Limits
 from favorit.selftest.inputs import assert_close, builder, gradients, tensors
 
 
-@pytest.fixture(params=[True, False], ids=["multiplies bf16", "emulates bf16"])
+@pytest.fixture(params=[True, False], ids=["bf16 instructions", "emulated bf16"])
 def limits(request: pytest.FixtureRequest) -> Limits:
-    """Limits of a CPU that multiplies bf16 or not. Explicit weights are kept however few they are."""
+    """The limits of a CPU with or without bf16 instructions. Explicit weights are used for any number of weights."""
     return Limits(bf16_products=request.param, fewest_weights=0)
 
 
@@ -27,7 +27,7 @@ ROUNDING = {torch.bfloat16: 2**-8, torch.float16: 2**-11}  # half a unit in the 
 
 
 def exact(q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> list[Tensor]:
-    """Values and gradients of torch's kernel in fp64, for inputs as they were rounded."""
+    """Outputs and gradients of torch's kernel in fp64, for the rounded inputs."""
     wide = [x.detach().double().requires_grad_() for x in (q, k, v)]
     out = torch.nn.functional.scaled_dot_product_attention(*wide, is_causal=causal)
     return [out, *gradients(out, *wide)]
@@ -37,8 +37,10 @@ def exact(q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> list[Tensor]
 @pytest.mark.parametrize("elements", [1, 1 << 20])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("tokens", [65, 197, 257])
-def test_training_rounds_once(dtype: torch.dtype, elements: int, causal: bool, tokens: int, limits: Limits) -> None:
-    """With explicit weights (not causal) and with torch's kernel. The probe of the gradients is rounded too."""
+def test_half_precision_training_is_accurate_to_one_rounding(
+    dtype: torch.dtype, elements: int, causal: bool, tokens: int, limits: Limits
+) -> None:
+    """With explicit weights (bidirectional) and with torch's kernel (causal). The output gradient is rounded too."""
     limits = replace(limits, block_elements=elements)
     q, k, v = tensors(tokens, 16, dtype=dtype)
     out = builder("softmax", limits)(head_dim=16, tokens=tokens, causal=causal)(q, k, v)
@@ -49,11 +51,9 @@ def test_training_rounds_once(dtype: torch.dtype, elements: int, causal: bool, t
 
 
 @pytest.mark.parametrize(("size", "offset"), [(1, 0), (10, 0), (30, 0), (1, 30)])
-def test_large_scores_and_offsets_are_not_rounded_before_they_cancel(
-    size: float, offset: float, limits: Limits
-) -> None:
-    """A score of 50 rounded to bf16 is off by up to 0.1, and so would be the logarithm of its weight. A common offset
-    of values is part of the gradients of all weights of a row, and cancels.
+def test_bf16_is_accurate_for_large_scores_and_value_offsets(size: float, offset: float, limits: Limits) -> None:
+    """Rounding a score of 50 to bf16 would change it, and the logarithm of its weight, by up to 0.1. An offset that all
+    values share adds the same number to the gradients of all weights of a row, and cancels.
     """
     q, k, v = tensors(65, 16, dtype=torch.bfloat16)
     q, v = (q.detach() * size).requires_grad_(), (v.detach() + offset).requires_grad_()
@@ -65,8 +65,8 @@ def test_large_scores_and_offsets_are_not_rounded_before_they_cancel(
 @pytest.mark.parametrize("tokens", [65, 257, 513])
 @pytest.mark.parametrize("autocast", [False, True])
 def test_products_have_the_fastest_dtype(tokens: int, autocast: bool, limits: Limits) -> None:
-    """On a CPU that multiplies bf16, all but the scores are bf16. On others, products are fp32, except for long
-    sequences, which torch's kernel computes.
+    """On a CPU with bf16 instructions, all products but the scores are bf16. On other CPUs, products are fp32, except
+    for long sequences, for which torch's kernel runs in bf16.
     """
     mixer = builder("softmax", limits)(head_dim=16, tokens=tokens)
     q, k, v = tensors(tokens, 16, dtype=torch.float32 if autocast else torch.bfloat16)
@@ -83,12 +83,12 @@ def test_products_have_the_fastest_dtype(tokens: int, autocast: bool, limits: Li
         assert all(types == wide for types in products.types)
     else:
         assert all(torch.bfloat16 in types for types in products.types), (
-            "the backward has sums of exponentials in fp32 besides"
+            "backward also has an fp32 argument: the sums of exponentials"
         )
 
 
 def test_weights_are_saved_once(limits: Limits) -> None:
-    """Nothing else of their size is saved for backward; on a CPU that multiplies bf16 they are bf16."""
+    """Backward saves no other tensor of this size. On a CPU with bf16 instructions, the weights are bf16."""
     q, k, v = tensors(65, 16, dtype=torch.bfloat16)
     kept: list[Tensor] = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
@@ -99,12 +99,14 @@ def test_weights_are_saved_once(limits: Limits) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, *ROUNDING])
 @pytest.mark.parametrize("queries", [1, 3])
-def test_few_queries_over_tokens_that_are_keys_and_values(dtype: torch.dtype, queries: int, limits: Limits) -> None:
-    """The gradients of x as keys and as values are one product. Equal keys and values in two tensors take another
-    implementation.
+def test_few_queries_over_tokens_that_are_keys_and_values_equal_torchs_kernel(
+    dtype: torch.dtype, queries: int, limits: Limits
+) -> None:
+    """One product computes the gradients of x as keys and as values. If keys and values are two equal tensors, another
+    implementation is used.
     """
     q, x, _ = tensors(queries, 16, n_keys=50, dtype=dtype)
-    # Too few weights for the implementation with many queries.
+    # This limit excludes the implementation for many queries.
     mixer = builder("softmax", replace(limits, fewest_weights=q.shape[:-1].numel() * 50 + 1))(head_dim=16, tokens=50)
     in_own_dtype = dtype == torch.float32 or (dtype == torch.bfloat16 and limits.multiplies_bf16)
     reason = mixer.explain(q, x, x)
@@ -125,11 +127,11 @@ def test_few_queries_over_tokens_that_are_keys_and_values(dtype: torch.dtype, qu
     "types", [(torch.float32, torch.float32), (torch.bfloat16, torch.float32), (torch.bfloat16, torch.bfloat16)]
 )
 @pytest.mark.parametrize("half", ROUNDING)
-def test_forward_and_backward_under_autocast(
+def test_forward_and_backward_under_autocast_equal_fp64(
     same: bool, types: tuple[torch.dtype, torch.dtype], half: torch.dtype, limits: Limits
 ) -> None:
-    """Also the backward pass, which torch recommends to run outside. Queries and tokens have the dtypes that other
-    layers give them.
+    """Backward runs under autocast too, although torch recommends to run it outside. Queries and tokens have the
+    dtypes that other layers output.
     """
     q, x, other = tensors(3, 16, n_keys=50, dtype=torch.bfloat16)
     q, x, v = (
@@ -147,8 +149,8 @@ def test_forward_and_backward_under_autocast(
         assert_close(mine.double(), twin, 2 * ROUNDING[torch.bfloat16])
 
 
-def test_transforms_of_torch_func_take_torchs_kernel(limits: Limits) -> None:
-    """torch.func cannot transform our autograd functions. Gradients are the same."""
+def test_transforms_of_torch_func_use_torchs_kernel(limits: Limits) -> None:
+    """torch.func cannot transform our autograd functions. Gradients equal those of an eager call."""
     q, x, _ = tensors(3, 16, n_keys=50)
     mixer = builder("softmax", limits)(head_dim=16, tokens=50)
     found = torch.func.grad(lambda q, x: mixer(q, x, x).square().sum(), argnums=(0, 1))(q.detach(), x.detach())
@@ -157,9 +159,11 @@ def test_transforms_of_torch_func_take_torchs_kernel(limits: Limits) -> None:
 
 
 @pytest.mark.parametrize("elements", [1, 2 * 40 * 50, 1 << 20])
-def test_masks_odd_shapes_views_and_mixed_dtypes_under_autocast(elements: int, limits: Limits) -> None:
-    """5 images in blocks of 1, of 2, 2 and 1, and of all; 40 queries, 50 keys, values of another width; k is fp32, as
-    gates return it.
+def test_masks_different_lengths_views_and_mixed_dtypes_under_autocast_equal_fp64(
+    elements: int, limits: Limits
+) -> None:
+    """Blocks have 1 image, at most 2, or all 5 images. There are 40 queries, 50 keys and values of another width. k is
+    fp32, as after a gate.
     """
     mixer = builder("softmax", replace(limits, block_elements=elements))(head_dim=8, tokens=50)
     source = torch.Generator().manual_seed(3)
@@ -199,8 +203,8 @@ def test_autocast_sets_the_output_dtype_and_inputs_the_gradient_dtype(tokens: in
         assert_close(mine.double(), twin, 2 * ROUNDING[torch.bfloat16])
 
 
-def test_half_precision_is_computed_in_fp32_where_that_is_faster(limits: Limits) -> None:
-    """In training, up to 512 tokens, unless the CPU multiplies bf16."""
+def test_half_precision_is_computed_in_fp32_if_fp32_is_faster(limits: Limits) -> None:
+    """In training up to 512 tokens, unless the CPU has bf16 instructions."""
     mixer = builder("softmax", limits)(head_dim=4, tokens=513)
     autocast = torch.autocast("cpu", dtype=torch.bfloat16)
     bf16 = "explicit weights in bf16" if limits.multiplies_bf16 else None

@@ -1,4 +1,4 @@
-"""Small products stay on one thread, and the limits of other threads do not change."""
+"""Small products run on one thread, and the thread limits of other threads do not change."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from favorit.attention.linear import Linear
 from favorit.selftest.inputs import assert_close, builder, gradients, tensors
 
 pytestmark = pytest.mark.skipif(
-    not torch.backends.mkl.is_available(), reason="torch has no MKL here: there are no threads to limit"
+    not torch.backends.mkl.is_available(), reason="torch was built without MKL, whose threads are limited"
 )
 
 
 @pytest.fixture(autouse=True, params=[0, 3], ids=["no previous limit", "previous limit"])
 def previous_limit(request: pytest.FixtureRequest) -> Iterator[int]:
-    """The limit in force before a test, such as `torch.set_num_threads` leaves in the thread that calls it."""
+    """The limit before a test. `torch.set_num_threads` sets such a limit for the calling thread."""
     original = threads.limit_mkl_threads(request.param)
     yield request.param
     threads.limit_mkl_threads(original)
 
 
 def current_limit() -> int:
-    """The limit in force for this thread; it does not change."""
+    """The limit of this thread. It is read by setting another limit, which is then restored."""
     limit = threads.limit_mkl_threads(0)
     threads.limit_mkl_threads(limit)
     return limit
@@ -41,16 +41,16 @@ def fail() -> None:
     raise ValueError("inside")
 
 
-def test_limit_holds_for_the_calling_thread_and_ends_with_the_call(previous_limit: int) -> None:
+def test_limit_applies_to_the_calling_thread_and_ends_with_the_call(previous_limit: int) -> None:
     limits_elsewhere: list[int] = []
 
-    def look() -> int:
+    def read_limits() -> int:
         other = threading.Thread(target=lambda: limits_elsewhere.append(current_limit()))
         other.start()
         other.join()
         return current_limit()
 
-    assert threads.on_one_thread(look) == 1
+    assert threads.on_one_thread(read_limits) == 1
     assert limits_elsewhere == [0]
     assert current_limit() == previous_limit
     with pytest.raises(ValueError, match="inside"):
@@ -66,7 +66,7 @@ def test_nested_limit_is_restored() -> None:
     assert threads.on_one_thread(nested) == 1
 
 
-def test_mkl_limiter_is_found_where_torch_has_mkl() -> None:
+def test_mkl_limiter_is_found_if_torch_has_mkl() -> None:
     assert threads.find_mkl_limiter() is not None
 
 
@@ -77,7 +77,7 @@ def test_no_limiter_is_found_without_mkl(library: Any) -> None:
 
 @pytest.mark.parametrize(("m", "tokens", "is_small"), [(16, 128, True), (64, 127, True), (64, 128, False)])
 def test_only_calls_below_the_limit_run_on_one_thread(m: int, tokens: int, is_small: bool, previous_limit: int) -> None:
-    """2 images of 2 heads of width 16: 4 x 128 tokens with 64 features each are 2^15 elements."""
+    """2 images with 2 heads of width 16: 4 x 128 tokens with 64 features each have 2^15 elements."""
     limits_inside: list[int] = []
 
     class Recording(Kernel):
@@ -98,7 +98,7 @@ def test_only_calls_below_the_limit_run_on_one_thread(m: int, tokens: int, is_sm
 
 
 @pytest.mark.parametrize("spec", ["relu", "favor(m=24)", "learned(m=5)"])
-def test_one_thread_computes_what_several_compute(spec: str) -> None:
+def test_one_thread_computes_the_same_as_several_threads(spec: str) -> None:
     q, k, v = tensors(65, 16)
     alone = builder(spec)(head_dim=16, tokens=65)(q, k, v)
     together = builder(spec, Limits(one_thread=0))(head_dim=16, tokens=65)(q, k, v)
@@ -110,7 +110,7 @@ def test_one_thread_computes_what_several_compute(spec: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("spec", ["relu", "relu(m=24)", "relu(m=24, bias=True, scale=sqrt)", "relu(scale=none)"])
 def test_short_relu_features_equal_those_of_the_kernel_up_to_a_factor(spec: str, dtype: torch.dtype) -> None:
-    """In value and slope, at the kink and for NaN. One factor is common to all features: it cancels in attention."""
+    """Values and gradients, also at x = 0 and for NaN. All features share one factor, which cancels in attention."""
     kernel = builder(spec)(head_dim=4, tokens=9).to(dtype).kernel
     on_cpu: CpuKernel = CPU_KERNELS[type(kernel)]
     x = torch.cat([torch.randn(8, 4, dtype=dtype), torch.zeros(1, 4, dtype=dtype)]).requires_grad_()
@@ -124,7 +124,7 @@ def test_short_relu_features_equal_those_of_the_kernel_up_to_a_factor(spec: str,
 
 
 def test_short_relu_features_keep_one_tensor_for_backward() -> None:
-    """Autograd keeps the projection only: `torch.relu` would keep its result too."""
+    """Autograd saves only the projection; `torch.relu` would also save its result."""
     kernel = builder("relu(m=24)")(head_dim=4, tokens=9).kernel
     saved: list[torch.Size] = []
     x = torch.randn(1, 1, 9, 4, requires_grad=True)

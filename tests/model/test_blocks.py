@@ -90,7 +90,7 @@ def test_dropout_and_drop_path_act_in_training_only(kind):
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
-def test_drop_path_drops_whole_images_and_keeps_the_mean(p):
+def test_drop_path_drops_the_branch_of_whole_images_and_keeps_the_mean(p):
     images = 40_000
     torch.manual_seed(0)
     out = DropPath(p)(torch.ones(images, 2, 3, dtype=torch.float64))

@@ -1,4 +1,4 @@
-"""Golden losses: training a tiny model reproduces recorded losses, to notice changes that no other test covers."""
+"""Golden losses: training a tiny model reproduces recorded losses. This detects changes that no other test covers."""
 
 from __future__ import annotations
 

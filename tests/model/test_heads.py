@@ -31,7 +31,7 @@ def check_logits_for_each_image(spec: str) -> None:
 
 
 def check_order_of_patches_does_not_matter(spec: str) -> None:
-    """Patches in another order give the same logits."""
+    """Permuting the patches does not change the logits."""
     head = build(spec)
     x = tokens(head)
     order = torch.cat([torch.arange(head.prefix), head.prefix + torch.tensor([3, 0, 4, 1, 2])])
@@ -60,7 +60,7 @@ def check_leading_tokens_suffice(spec: str) -> None:
 
 
 def check_batch_independence(spec: str) -> None:
-    """An image gets the same logits alone and in a batch."""
+    """The logits of an image are the same alone and in a batch."""
     head = build(spec)
     x = tokens(head)
     torch.testing.assert_close(head(x)[1:2], head(x[1:2]), rtol=1e-12, atol=1e-12)
@@ -74,7 +74,7 @@ def check_gradients_reach_every_parameter(spec: str) -> None:
 
 
 def check_state_dict_round_trip(spec: str) -> None:
-    """A state dictionary carries all that the output depends on."""
+    """The state dictionary contains everything the output depends on."""
     one, other = build(spec), HEADS.build(spec, dim=DIM, classes=CLASSES, tokens=PATCHES, dropout=0.0).double()
     x = tokens(one)
     other.load_state_dict(one.state_dict())
@@ -110,7 +110,7 @@ def norm(head: Head, x: torch.Tensor) -> torch.Tensor:
         ),
     ],
 )
-def test_head_is_its_formula(spec, pooled):
+def test_head_equals_its_formula(spec, pooled):
     head = build(spec)
     x = tokens(head)
     torch.testing.assert_close(head(x), pooled(head, x) @ head.out.weight.mT + head.out.bias, rtol=1e-12, atol=1e-12)
@@ -158,6 +158,6 @@ def test_invalid_head_is_named(spec, words):
     assert all(word in str(error.value) for word in words), str(error.value)
 
 
-def test_mlp_with_a_wrong_number_of_tokens_is_a_readable_error():
+def test_mlp_with_a_wrong_number_of_tokens_is_rejected():
     with pytest.raises(FavoritError, match=r"got 6 tokens and was built for 5.*image_size"):
         build("mlp(7)")(randn(1, 6, DIM))

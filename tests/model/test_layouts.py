@@ -27,7 +27,7 @@ def test_every_layout_has_an_entry():
 @pytest.mark.parametrize(
     ("layout", "depth", "letters"), [(name, *item) for name, table in CASES.items() for item in table.items()]
 )
-def test_named_layout_at_even_and_odd_depths(layout, depth, letters):
+def test_named_layout_at_even_and_odd_depths_has_the_expected_layers(layout, depth, letters):
     assert named(layout, depth) == [LETTERS[letter] for letter in letters]
 
 

@@ -1,4 +1,4 @@
-"""Outlines of models on the meta device: correct shapes, fast, and no false rejection."""
+"""Outlines of models on the meta device: they have correct shapes, are fast, and reject no valid model."""
 
 from __future__ import annotations
 

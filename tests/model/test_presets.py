@@ -1,4 +1,4 @@
-"""Presets: published sizes of the five reproduced reports, and every preset builds."""
+"""Presets: they have the published sizes of the five reproduced reports, and every preset builds."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SINGLE_TOKEN = [name for name, fields in PRESETS.items() if "tokens=1" in fields
         ("linear-performer-summary", {}, 5_545_482),
     ],
 )
-def test_size_is_the_published_one(name, overrides, count):
+def test_preset_has_the_published_number_of_parameters(name, overrides, count):
     assert parameters(create_model(name, seed=0, **overrides)) == count
 
 
@@ -92,7 +92,7 @@ def test_unknown_preset_is_named_with_the_nearest_match():
 
 
 @pytest.mark.parametrize(("former", "current"), RENAMED.items())
-def test_former_preset_name_still_works_with_a_hint(former: str, current: str):
+def test_former_preset_name_works_with_a_warning(former: str, current: str):
     with pytest.warns(UserWarning, match=f"^preset '{former}' is now '{current}': all its layers are softmax"):
         assert preset(former) == preset(current)
     assert former not in PRESETS

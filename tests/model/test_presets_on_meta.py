@@ -1,4 +1,6 @@
-"""Whole models on devices other than the CPU: forward and backward look at no value (on `meta` that raises)."""
+"""Whole models on devices other than the CPU: no operation of forward and backward reads a value, which would raise an
+error on `meta`.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ BATCH = 2
 
 
 def step(model: ViT) -> Tensor:
-    """The loss of one training step on the meta device, after its backward."""
+    """Runs one training step on the meta device and returns its loss."""
     config = model.config
     images = torch.empty(BATCH, config.channels, *config.image_size, device="meta")
     labels = torch.empty(BATCH, dtype=torch.int64, device="meta")
@@ -43,7 +45,7 @@ def test_inference_and_another_image_size_run_on_meta() -> None:
         assert model(images).shape == model.resized(48)(images).shape == (BATCH, 10)
 
 
-def test_layer_that_looks_at_values_fails_on_meta() -> None:
+def test_layer_that_reads_values_fails_on_meta() -> None:
     model = outline(preset("vit-64"))
     layer = next(module for module in model.modules() if isinstance(module, Attention))
     layer.register_forward_hook(lambda module, inputs, out: out / out.abs().max().item())

@@ -49,8 +49,8 @@ def test_resized_to_its_own_size_is_the_same_model(head):
 @pytest.mark.parametrize("share", ["none", "kv", "heads"])
 @pytest.mark.parametrize("head", ["cls", "mean"])
 @pytest.mark.parametrize("size", SIZES)
-def test_linformer_projections_keep_their_total_weight(size, head, share):
-    """Constant projections give each of more tokens less weight, so that the sum over tokens is unchanged."""
+def test_resized_linformer_projections_keep_their_sum_over_tokens(size, head, share):
+    """At a larger size, a constant projection gives each token less weight, so the sum over tokens does not change."""
     model = build(layout=f"linformer(k=4, share={share})", head=head)
     for block in model.blocks:
         mixer = block.attention.branch.mixer
@@ -79,7 +79,7 @@ def test_linformer_with_constant_projections_gives_equal_logits_at_every_size_fo
     torch.testing.assert_close(model.resized(size)(flat.expand(1, 3, *size)), expected, rtol=1e-12, atol=1e-12)
 
 
-def test_linformer_at_another_size_without_resized_is_a_readable_error():
+def test_linformer_at_another_size_without_resized_is_rejected():
     model = build(layout="linformer(k=4)")
     with pytest.raises(FavoritError, match=r"built for 49 tokens and got 145: use resized\(\)"):
         model(images((24, 24)))
@@ -93,12 +93,12 @@ def test_resized_model_trains():
 
 
 @pytest.mark.parametrize("size", [5, (16, 13), (0, 2), "large"])
-def test_invalid_size_is_a_readable_error(size):
+def test_invalid_size_is_rejected(size):
     with pytest.raises(FavoritError):
         build().resized(size)
 
 
-def test_heads_and_stems_of_fixed_size_are_readable_errors():
+def test_resized_with_a_head_or_stem_of_fixed_size_is_rejected():
     with pytest.raises(FavoritError, match=r"got 144 tokens and was built for 48.*image_size"):
         build(head="mlp(5)").resized((24, 24))(images((24, 24)))
     with pytest.warns(UserWarning, match="single token"):

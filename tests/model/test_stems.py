@@ -25,7 +25,7 @@ def build(spec: str, size: Grid = SIZE, channels: int = 3) -> Stem:
 
 
 def check_tokens_lie_on_the_grid(spec: str) -> None:
-    """There are as many tokens as places in the grid, each as wide as the model."""
+    """Each grid position has one token, and tokens have the model width."""
     stem = build(spec)
     tokens, grid = stem(randn(2, 3, *SIZE))
     assert grid == stem.grid(SIZE)
@@ -60,7 +60,7 @@ def check_row_major_order(spec: str) -> None:
 
 
 def check_batch_independence_in_evaluation(spec: str) -> None:
-    """In evaluation, an image gets the same tokens alone and in a batch."""
+    """In evaluation mode, the tokens of an image are the same alone and in a batch."""
     stem, images = build(spec).eval(), randn(3, 3, *SIZE)
     torch.testing.assert_close(stem(images)[0][1:2], stem(images[1:2])[0], rtol=1e-12, atol=1e-12)
 
@@ -72,7 +72,7 @@ def check_gradients_reach_every_parameter(spec: str) -> None:
 
 
 def check_state_dict_round_trip(spec: str) -> None:
-    """A state dictionary carries all that the output depends on, running statistics included."""
+    """The state dictionary contains everything the output depends on, including running statistics."""
     one, other, images = scatter(build(spec)), build(spec), randn(2, 3, *SIZE)
     one(images)  # updates the running statistics of batch norm
     other.load_state_dict(one.state_dict())
@@ -80,7 +80,7 @@ def check_state_dict_round_trip(spec: str) -> None:
 
 
 def check_same_seed_same_stem(spec: str) -> None:
-    """Two stems built with one seed are equal."""
+    """Two stems with the same seed are equal."""
     torch.manual_seed(1)
     one = build(spec)
     torch.manual_seed(1)
@@ -102,7 +102,7 @@ def test_stem_conforms(case: Case, check: str):
 @pytest.mark.parametrize("spec", [case.spec for entry in CASES.values() for case in entry])
 @settings(max_examples=15)
 @given(rows=st.integers(1, 21), columns=st.integers(1, 21))
-def test_every_image_size_gives_its_grid_or_a_readable_error(spec, rows, columns):
+def test_any_image_size_gives_its_grid_or_is_rejected(spec, rows, columns):
     size, message = (rows, columns), None
     try:
         stem = build(spec, size)
@@ -146,7 +146,7 @@ def test_crop_drops_the_remainder_at_the_lower_right():
         ("resnet(channels=(4,), blocks=3)", (9, 14), (5, 7)),
     ],
 )
-def test_grid_of_convolutional_stems(spec, size, grid):
+def test_convolutional_stem_has_the_expected_grid(spec, size, grid):
     tokens, found = build(spec, size)(randn(2, 3, *size))
     assert (found, tokens.shape[1]) == (grid, math.prod(grid))
 
@@ -207,6 +207,6 @@ def test_invalid_stem_is_named(spec, size, words):
 @pytest.mark.parametrize(
     ("spec", "size"), [("patch(4)", (2, 2)), ("patch(4)", (12, 21)), ("conv(channels=(4,))", (1, 8))]
 )
-def test_image_that_does_not_fit_is_a_readable_error_in_forward(spec, size):
+def test_image_that_does_not_fit_is_rejected_in_forward(spec, size):
     with pytest.raises(FavoritError, match=r"stem: .*\(\d+, \d+\)"):
         build(spec)(randn(1, 3, *size))

@@ -1,4 +1,4 @@
-"""Summaries: parameters add up, and FLOPs equal those counted by hand."""
+"""Summaries: parameters and FLOPs add up, and FLOPs equal a count by hand."""
 
 from __future__ import annotations
 

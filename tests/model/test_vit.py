@@ -17,14 +17,15 @@ from favorit.model.block import WIRINGS
 
 SMALL = ModelConfig(image_size=(8, 12), stem="patch(4)", dim=16, depth=2, heads=2, mlp_dim=24, classes=5)
 
-# Models that together cover the variants of every axis.
+# Models that together cover all kinds of mixers, positions, stems, heads and options.
 VARIANTS = {
     "plain": {},
     "mixed": dict(layout="favor(m=8)|relu(m=8)", position="learned+rope2d", head="mean"),
     "learned": dict(layout="learned|mixture", position="sincos2d+irpe_gate", head="seqpool", norm="post"),
     "linformer": dict(layout="linformer(k=4)", position="learned+string_gate"),
     "controls": dict(layout="uniform|none", head="mlp(9)", norm="double", mlp_dim=0),
-    # With a class token, nothing reads the local convolution of the last layer, which acts on patches only.
+    # No class token here: the last layer computes only that token, and its local convolution, which changes only
+    # patches, would get no gradient.
     "extras": dict(
         head="mean", qk_norm=True, local="dwconv(3)", qkv_bias=False, out_bias=False, norm="double_inner", head_dim=12
     ),
@@ -109,13 +110,13 @@ def test_logits_have_the_shape_of_the_classes_and_are_finite(overrides):
 
 
 @pytest.mark.parametrize(("channels", "classes"), [(1, 1), (2, 100), (7, 2)])
-def test_any_number_of_channels_and_classes(channels, classes):
+def test_any_number_of_channels_and_classes_is_accepted(channels, classes):
     model = build(channels=channels, classes=classes)
     assert model(randn(2, channels, 8, 12, dtype=torch.float32)).shape == (2, classes)
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 32, 32), (3, 32, 32)])
-def test_images_of_wrong_shape_are_a_readable_error(shape):
+def test_images_of_wrong_shape_are_rejected(shape):
     with pytest.raises(
         FavoritError,
         match=rf"images of shape \({', '.join(map(str, shape))}\) are not valid: expected \(B, 3, H, W\)",

@@ -76,7 +76,7 @@ def test_learned_interpolates_a_linear_table_and_keeps_the_prefix():
         )
 
 
-def test_learned_rejects_tokens_that_do_not_fit_the_grid():
+def test_learned_with_tokens_that_do_not_fit_the_grid_is_rejected():
     with pytest.raises(FavoritError, match=r"12 tokens with a prefix of 0 do not fit the grid \(4, 3\).* needs 13"):
         absolute("learned", prefix=1).tokens(randn(1, 12, 16), (4, 3), 0)
 

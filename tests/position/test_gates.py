@@ -68,8 +68,8 @@ def test_irpe_gate_constant_along_an_axis_stays_constant_at_another_resolution(g
         torch.testing.assert_close(made[0], constant[which].expand_as(made[0]), rtol=1e-13, atol=0)
 
 
-def test_string_gate_means_the_same_at_another_resolution():
-    """Places run from 0 to 1: the middle of a 3x3 grid is the middle of a 9x9 one."""
+def test_string_gate_at_another_resolution_has_equal_factors_at_equal_positions():
+    """Positions run from 0 to 1, so the center of a 3x3 grid is the center of a 9x9 grid."""
     position = scatter(gate("string_gate"))
     coarse, fine = factors(position, (3, 3))[0], factors(position, (9, 9))[0]
     torch.testing.assert_close(

@@ -68,7 +68,7 @@ def check_prefix_untouched_by_qk(spec: str) -> None:
 
 
 def check_prefix_does_not_change_patches(spec: str) -> None:
-    """Queries and keys of patches are encoded alike with and without prefix tokens."""
+    """Queries and keys of patches have equal encodings with and without prefix tokens."""
     position, (_, q, k) = scatter(build(spec)), tensors()
     alone = position.qk(q[..., PREFIX:, :], k[..., PREFIX:, :], GRID, 0)
     for longer, shorter in zip(position.qk(q, k, GRID, PREFIX), alone, strict=True):
@@ -91,7 +91,7 @@ def check_position_matters(spec: str) -> None:
 
 
 def check_another_grid(spec: str) -> None:
-    """Another grid is handled by interpolation; `resize` makes that permanent and changes nothing else."""
+    """On another grid, parameters are interpolated in forward. `resize` gives the same outputs on that grid."""
     grid = (3, 7)
     position, inputs = scatter(build(spec)), tensors(grid)
     expected = apply(position, inputs, grid)
@@ -104,7 +104,7 @@ def check_another_grid(spec: str) -> None:
 
 
 def check_batch_independence(spec: str) -> None:
-    """An image gets the same values alone and in a batch."""
+    """The outputs for an image are the same alone and in a batch."""
     position, inputs = scatter(build(spec)), tensors()
     for whole, alone in zip(apply(position, inputs), apply(position, tuple(t[1:2] for t in inputs)), strict=True):
         assert torch.equal(whole[1:2], alone)
@@ -117,7 +117,7 @@ def check_gradients_reach_every_parameter_after_one_update(spec: str) -> None:
 
 
 def check_same_seed_same_position(spec: str) -> None:
-    """Two positions built with one seed are equal."""
+    """Two positions with the same seed are equal."""
     torch.manual_seed(0)
     first = build(spec, seed=5)
     torch.manual_seed(0)
@@ -125,7 +125,7 @@ def check_same_seed_same_position(spec: str) -> None:
 
 
 def check_state_dict_round_trip(spec: str) -> None:
-    """A state dictionary carries all that the output depends on."""
+    """The state dictionary contains everything the output depends on."""
     one, other, inputs = scatter(build(spec)), build(spec, seed=1), tensors()
     other.load_state_dict(one.state_dict())
     for first, second in zip(apply(one, inputs), apply(other, inputs), strict=True):
@@ -167,8 +167,7 @@ def test_sum_applies_its_parts_in_order():
     for one, other in zip(apply(whole, inputs), expected, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=0)
     assert len(whole.parts) == 4
-    # The order of additions does not matter, nor does that of a rotation and an addition, which act at different
-    # points.
+    # Additions commute. So do a rotation and an addition, which act on different tensors.
     swapped = build("rope2d+string_gate+sincos2d+learned")
     swapped.load_state_dict(
         {f"parts.{[3, 2, 0, 1][int(key[6])]}{key[7:]}": value for key, value in whole.state_dict().items()}

@@ -1,4 +1,4 @@
-"""Positions on devices other than the CPU: nothing looks at a value (on `meta` that raises)."""
+"""Positions on devices other than the CPU: no operation reads a value, which would raise an error on `meta`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SPECS = [case.spec for entry in CASES.values() for case in entry]
 
 
 def run(spec: str, grid: Grid, dtype: torch.dtype) -> None:
-    """Forward and backward, for the grid it is built for and for another."""
+    """Runs forward and backward on the grid, for a position that was built for GRID."""
     shape = dict(dim=DIM, heads=HEADS, head_dim=HEAD_DIM, grid=GRID, prefix=PREFIX)
     position = build_position(spec, **shape).to("meta", dtype)
     n = PREFIX + torch.Size(grid).numel()
@@ -49,13 +49,13 @@ def test_position_runs_on_meta_under_the_autocast_of_another_device(spec: str) -
 
 
 class _ScaledByLargest(Relative):
-    """Divides by the largest entry, which waits for the device."""
+    """Divides by the largest entry as a Python number, which waits for the device."""
 
     def qk(self, q: Tensor, k: Tensor, grid: Grid, prefix: int) -> tuple[Tensor, Tensor]:
         return q / q.max().item(), k
 
 
-def test_position_that_looks_at_values_fails_on_meta(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_position_that_reads_values_fails_on_meta(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("test_positions_on_meta.build_position", lambda spec, **shape: _ScaledByLargest())
     with pytest.raises(RuntimeError, match="meta"):
         run("any", GRID, torch.float32)

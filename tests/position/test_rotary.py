@@ -1,4 +1,4 @@
-"""rope2d: scores depend on the offset only, and norms are unchanged."""
+"""rope2d: scores depend only on the offset between positions, and norms do not change."""
 
 from __future__ import annotations
 

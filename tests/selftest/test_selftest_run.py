@@ -1,4 +1,4 @@
-"""The trials of a device, what comes of a failure, and which devices there are."""
+"""The trials of a device, the outcomes of failures, and the available devices."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from favorit.selftest.devices import CPU, Device, find_device
 from favorit.selftest.inputs import TooFarError, assert_close, builder, tensors
 from favorit.selftest.run import Trial, attempt, list_trials, run_trials, tally
 
-# A device such as an older Mac, played by the CPU: no fp64, no bf16.
+# A device without fp64 and bf16, such as an older Mac. It runs on the CPU.
 NARROW = Device(slack=10, has_fp64=False, half=(torch.float16,), precisions=("32",))
 
 
@@ -33,8 +33,8 @@ def test_device_without_fp64_skips_only_checks_of_fp64() -> None:
 
 
 @pytest.mark.parametrize("check", [check for check in MIXER_CHECKS if check not in NEEDS_FP64])
-def test_checks_pass_in_the_precisions_of_a_narrow_device(check: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No check asks for inputs in fp64."""
+def test_check_on_a_device_without_fp64_requests_only_fp32(check: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check passes and requests no input in fp64."""
     requested: set[torch.dtype] = set()
     right = Device.tensors
 
@@ -48,7 +48,7 @@ def test_checks_pass_in_the_precisions_of_a_narrow_device(check: str, monkeypatc
     assert requested == {torch.float32}
 
 
-def test_slack_widens_the_tolerance_of_its_device_only() -> None:
+def test_slack_widens_only_the_tolerance_of_its_device() -> None:
     one, other = torch.ones(1), torch.ones(1) + 5e-5
     NARROW.assert_close(other, one, 1e-5)
     with pytest.raises(TooFarError):
@@ -112,7 +112,7 @@ def test_moved_builder_moves_parameters_and_random_features() -> None:
     assert all(x.is_meta for x in Device("meta").tensors(5, 4))
 
 
-def test_absent_device_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_absent_or_unknown_device_is_rejected_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     for name in ("cuda", "mps"):
@@ -123,7 +123,7 @@ def test_absent_device_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("has_bf16", [True, False])
-def test_precisions_follow_what_the_device_has(monkeypatch: pytest.MonkeyPatch, has_bf16: bool) -> None:
+def test_precisions_are_those_that_the_device_supports(monkeypatch: pytest.MonkeyPatch, has_bf16: bool) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: has_bf16)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)

@@ -1,13 +1,13 @@
 """Attention: mixers, the kernels of linear attention, and the layer that a model uses.
 
-Importing this package fills the registries: every module of `kernels/` is imported, so a new file there needs no edit
-here.
+Importing this package fills the registries. It imports every module of `kernels/`, so a new kernel file is registered
+without an edit here.
 """
 
 import importlib
 import pkgutil
 
-from favorit.attention import controls, kernels, linformer, softmax  # noqa: F401 (they register mixers)
+from favorit.attention import controls, kernels, linformer, softmax  # noqa: F401 (importing them registers mixers)
 from favorit.attention.kernels.contract import Kernel
 from favorit.attention.kernels.registry import KERNELS
 from favorit.attention.layer import Attention

@@ -1,5 +1,4 @@
-"""Controls: what a model reaches when attention does nothing clever. A table without them does not show that attention
-matters.
+"""Controls: mixers that ignore queries and keys. Attention helps a model only if it beats them.
 
 Shapes: B batch, H heads, N tokens, D head width.
 """
@@ -16,7 +15,7 @@ from favorit.errors import FavoritError
 
 @MIXERS.register("uniform")
 class Uniform(Mixer):
-    """w_ij = 1 / n_i: every query gets the mean of the n_i values that it may see; O(N D).
+    """w_ij = 1 / n_i: the output of query i is the mean of the n_i values that it may see; O(N D).
 
     Source: this project; a control.
     """
@@ -76,5 +75,5 @@ class NoMixing(Mixer):
     def _check(q: Tensor, k: Tensor) -> None:
         if q.shape[-2] > k.shape[-2]:
             raise FavoritError(
-                f"the mixer none needs a key for each query, got {q.shape[-2]} queries and {k.shape[-2]} keys"
+                f"mixer none needs a key for each query, but got {q.shape[-2]} queries and {k.shape[-2]} keys"
             )

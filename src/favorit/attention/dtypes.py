@@ -1,4 +1,7 @@
-"""The precision of attention: mixers compute in fp32 or fp64 and return what autocast asks for. Any device."""
+"""Precision of attention: computation in fp32 or fp64, and the dtype of the output under autocast. For all devices.
+
+Softmax and the bf16 implementations in `cpu/` also compute in half precision.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,9 @@ HALF = (torch.bfloat16, torch.float16)
 
 
 def output_dtype(v: Tensor) -> torch.dtype:
-    """What a mixer returns: the autocast dtype if autocast is on, as torch's own attention does, else the dtype of v.
+    """The dtype of a mixer's output: the autocast dtype if autocast is on, as in torch's attention, or that of v.
 
-    Autocast leaves fp64 as it is.
+    Autocast does not change fp64.
     """
     uses_autocast = v.dtype != torch.float64 and is_autocast_enabled(v)
     return torch.get_autocast_dtype(v.device.type) if uses_autocast else v.dtype
@@ -37,9 +40,9 @@ def is_full_precision(q: Tensor, k: Tensor, v: Tensor) -> bool:
 
 @contextmanager
 def full_precision(*tensors: Tensor) -> Iterator[list[Tensor]]:
-    """The tensors in fp32 or fp64, contiguous, with autocast off: sums of many features overflow in half precision.
+    """The tensors in fp32 or fp64, contiguous, with autocast off. In half precision, sums of many features overflow.
 
-    A tensor that is given twice, as keys and as values, is converted once.
+    A tensor that is passed twice, as keys and as values, is converted once.
     """
     wide = widened(tensors[0].dtype)
     with without_autocast(tensors[0]):

@@ -1,4 +1,4 @@
-"""The attention layer of a block. It also fits into a model of your own.
+"""The attention layer of a block. It can be used in any model.
 
 Shapes: B batch, N tokens, C model width, H heads, D head width.
 """
@@ -22,10 +22,10 @@ from favorit.position import Position, acts_on_qk, build_position
 class Attention(nn.Module):
     """out(mixer(q, k, v)) with q, k, v = qkv(x) in H heads; positions act on q and k; (B,N,C) -> (B,N,C).
 
-    `mixer` and `position` are specs or modules. Linformer needs `grid` and `prefix` when it is built. Learned positions
-    use them too; without a grid they start at 16x16 and are interpolated. `qk_norm` normalizes q and k per head.
-    `local="dwconv(3)"` adds a depthwise convolution of v. Without a seed, torch's global generator draws random
-    features.
+    `mixer` and `position` are specs or modules. `grid` and `prefix` give the token layout: linformer needs them, and
+    learned positions use them for the size of their table (16x16 without a grid, interpolated in forward). `qk_norm`
+    normalizes q and k per head. `local="dwconv(3)"` adds a depthwise convolution of v. Without a seed, torch's global
+    generator draws one.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Attention(nn.Module):
         return self.mixer.weights(q, k, key_mask=key_mask)
 
     def explain(self, batch: int, tokens: int, reads: int | None = None) -> str:
-        """Which implementation of the mixer a training batch takes, and why."""
+        """The implementation that the mixer uses for a training batch, and the reason."""
         parameter = next(self.parameters())
         if reads is not None and self._can_skip_projections():
             x = parameter.new_zeros(batch, tokens, self.qkv.in_features).requires_grad_()
@@ -112,14 +112,14 @@ class Attention(nn.Module):
         return q, k, v
 
     def _split_heads(self, packed: Tensor) -> list[Tensor]:
-        """q, k, v (B,H,N,D): views of one product. Their gradients are concatenated in one copy."""
+        """q, k, v (B,H,N,D) as views of the packed projection. Backward concatenates their gradients in one copy."""
         return [part.unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2) for part in packed.chunk(3, -1)]
 
     def _project_out(self, mixed: Tensor) -> Tensor:
         return self.out(mixed.transpose(1, 2).flatten(2))
 
     def _can_skip_projections(self) -> bool:
-        """True if nothing but `qkv` acts on q, k and v before the mixer, and no hook would miss a call."""
+        """True if only the mixer uses q, k and v, exactly as `qkv` returns them, and no hook would miss a call."""
         is_plain_linear = type(self.qkv) is nn.Linear and type(self.qkv.weight) is nn.Parameter
         has_norms = not type(self.norm_q) is type(self.norm_k) is nn.Identity
         acts_between = has_norms or self.local is not None or acts_on_qk(self.position)
@@ -150,7 +150,9 @@ def _is_hooked(module: nn.Module) -> bool:
 
 
 class HeadNorm(nn.RMSNorm):
-    """w x / sqrt(mean x^2 + eps) over the last axis, in the precision of w: autocast makes x half precision, not w."""
+    """w x / sqrt(mean x^2 + eps) over the last axis, computed in the dtype of w. Under autocast only x has half
+    precision.
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x.to(self.weight.dtype)).to(x.dtype)

@@ -22,8 +22,9 @@ from favorit.spec import PositiveInt
 class Linformer(Mixer):
     """out = softmax(q (E k)^T / sqrt(D)) (F v): E and F are learned, (K, N); O(N K D).
 
-    `share=heads` gives all heads one E and one F, `share=kv` one matrix for both, `share=none` two to each head. The
-    prefix tokens are not projected: each keeps a row of its own. A masked key counts as zero before it is projected.
+    `share=none` gives each head its own E and F. With `share=heads` all heads use the same E and F, and with `share=kv`
+    E = F too. Prefix tokens are not projected: each keeps its key and value. Masked keys and values are set to zero
+    before the projection.
 
     Source: Wang et al. 2020, Linformer: Self-Attention with Linear Complexity, arXiv 2006.04768.
     """
@@ -44,13 +45,13 @@ class Linformer(Mixer):
             )
         if tokens is None or tokens <= prefix:
             raise FavoritError(
-                f"linformer: tokens={tokens} is not valid: it is built for one length, more than prefix={prefix}: "
-                "give build_mixer tokens=..., Attention grid=(rows, columns)"
+                f"linformer: tokens={tokens} is not valid: linformer needs a fixed number of tokens, more than "
+                f"prefix={prefix}: pass tokens=... to build_mixer, or grid=(rows, columns) to Attention"
             )
         self.prefix = prefix
         rows = heads if share == "none" else 1
-        self.key_projection = nn.Parameter(_start(rows, k, tokens - prefix))
-        self.value_projection = None if share == "kv" else nn.Parameter(_start(rows, k, tokens - prefix))
+        self.key_projection = nn.Parameter(_draw_projection(rows, k, tokens - prefix))
+        self.value_projection = None if share == "kv" else nn.Parameter(_draw_projection(rows, k, tokens - prefix))
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
         dtype = output_dtype(v)
@@ -61,15 +62,15 @@ class Linformer(Mixer):
     def weights(self, q: Tensor, k: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
         with full_precision(q, k) as (q, k):
             scores = q @ self._project(self._E, _keep(k, key_mask)).mT / q.shape[-1] ** 0.5
-            of_slots = scores.softmax(-1)
-            first, rest = of_slots[..., : self.prefix], of_slots[..., self.prefix :] @ self._F.to(q.dtype)
+            projected = scores.softmax(-1)
+            first, rest = projected[..., : self.prefix], projected[..., self.prefix :] @ self._F.to(q.dtype)
             return _keep(torch.cat([first, rest], -1).mT, key_mask).mT
 
     def resize(self, old: Grid, new: Grid) -> None:
         ratio = self._E.shape[-1] / torch.Size(new).numel()
         for projection in (self.key_projection, self.value_projection):
             if projection is not None:
-                # Rows keep their total weight: each of more tokens counts for less.
+                # The sum of each row stays the same: with more tokens, each token has a smaller weight.
                 projection.data = interpolate(projection.data, old, new) * ratio
 
     @property
@@ -85,7 +86,7 @@ class Linformer(Mixer):
         if rest.shape[-2] != projection.shape[-1]:
             raise FavoritError(
                 f"linformer was built for {projection.shape[-1] + self.prefix} tokens and got {x.shape[-2]}: "
-                "use resized()"
+                "use resized() of the model"
             )
         return torch.cat([first, projection.to(x.dtype) @ rest], -2)
 
@@ -94,6 +95,6 @@ def _keep(x: Tensor, key_mask: Tensor | None) -> Tensor:
     return x if key_mask is None else x.masked_fill(~key_mask[:, None, :, None], 0.0)
 
 
-def _start(rows: int, k: int, tokens: int) -> Tensor:
-    """Normal entries of variance 1/N: a projected key is as long as the keys it is made of."""
+def _draw_projection(rows: int, k: int, tokens: int) -> Tensor:
+    """Normal entries of variance 1/N, so that a projected key has about the norm of the original keys."""
     return nn.init.normal_(torch.empty(rows, k, tokens), std=tokens**-0.5)

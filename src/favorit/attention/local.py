@@ -1,4 +1,4 @@
-"""Local mixing beside attention: a convolution of the values on the token grid.
+"""Local mixing parallel to attention: a convolution of the values on the token grid.
 
 Shapes: B batch, H heads, N tokens, D head width.
 """
@@ -19,16 +19,16 @@ LOCALS: Registry[nn.Module] = Registry("local operation", context=("heads", "hea
 class DepthwiseConv(nn.Module):
     """out = attention(q, k, v) + filter(v): one square filter for each channel on the grid; O(N D size^2).
 
-    It gives linear attention back its locality. Prefix tokens get 0.
+    It adds the locality that linear attention lacks. Outputs of prefix tokens do not change.
 
-    Source: Han et al. 2023, FLatten Transformer, arXiv 2308.00442; beside a Performer as Ding et al. (report 1 of five)
-    propose.
+    Source: Han et al. 2023, FLatten Transformer, arXiv 2308.00442; parallel to a Performer in Ding et al. (report 1 of
+    five).
     """
 
     def __init__(self, heads: int, head_dim: int, size: PositiveInt = 3) -> None:
         super().__init__()
         if size % 2 == 0:
-            raise FavoritError(f"dwconv: size={size} is not valid: a filter centered on its token has an odd size")
+            raise FavoritError(f"dwconv: size={size} is not valid: size must be odd, so that the filter is centered")
         self.filter = nn.Conv2d(heads * head_dim, heads * head_dim, size, padding=size // 2, groups=heads * head_dim)
 
     def forward(self, v: Tensor, grid: Grid, prefix: int) -> Tensor:

@@ -22,7 +22,7 @@ from favorit.spec import Registry, Spec
 class UnprojectedTokens(NamedTuple):
     """Tokens x (B,N,C) and the projections to their keys and values: k_j = W_k x_j + b_k and v_j = W_v x_j + b_v.
 
-    A mixer that reads only a few queries may need neither all keys nor all values (`Mixer.read`).
+    For few queries, a mixer may skip the projection of all keys or all values (`Mixer.read`).
     """
 
     x: Tensor
@@ -41,7 +41,7 @@ class UnprojectedTokens(NamedTuple):
         return values if self.bias is None else values + self.bias[1].unsqueeze(1).to(values.dtype)
 
     def keys_and_values(self) -> tuple[Tensor, Tensor]:
-        """(B,H,N,D) twice, from one product."""
+        """Keys and values, (B,H,N,D) each, from one matrix product."""
         bias = None if self.bias is None else self.bias.flatten()
         both = F.linear(self.x, self.weight.flatten(0, 2), bias)
         k, v = both.unflatten(-1, self.weight.shape[:3]).unbind(2)
@@ -51,8 +51,8 @@ class UnprojectedTokens(NamedTuple):
 class Mixer(nn.Module, ABC):
     """out_i = sum_j w_ij v_j. The weights w_i depend on query i and the keys, not on other queries.
 
-    With `causal`, query i sees the keys 0..i only, counted from the first key even if Nq != Nk. `limits` holds the
-    sizes at which CPU implementations take over; set it on a mixer to force one.
+    With `causal`, query i sees only the keys 0..i, also if Nq != Nk. `limits` holds the sizes at which the CPU switches
+    between implementations; set it on a mixer to force one.
     """
 
     causal: bool = False
@@ -70,15 +70,18 @@ class Mixer(nn.Module, ABC):
         """The explicit (B,H,Nq,Nk) matrix in fp32 or fp64: weights @ v == forward. O(Nq Nk): for figures and tests."""
 
     def explain(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None = None) -> str:
-        """Which implementation `forward` takes for these tensors, and why. Most mixers have only one."""
+        """The implementation that `forward` uses for these tensors, and the reason. Most mixers have only one."""
         return "direct form: the only implementation"
 
     def read(self, q: Tensor, tokens: UnprojectedTokens) -> Tensor:
-        """forward(q, k, v) for the few queries that a head reads. Some mixers need no keys or values for it."""
+        """forward(q, k, v) for the queries of the first tokens only, if the model's head reads no others.
+
+        The keys and values are those of `tokens`. Some mixers compute the result without projecting them.
+        """
         return self(q, *tokens.keys_and_values())
 
     def explain_read(self, q: Tensor, tokens: UnprojectedTokens) -> str:
-        """Which implementation `read` takes, and why."""
+        """The implementation that `read` uses, and the reason."""
         k, v = q.new_empty(2, *q.shape[:2], tokens.x.shape[1], q.shape[-1]).requires_grad_(q.requires_grad)
         return self.explain(q, k, v)
 
@@ -101,8 +104,8 @@ def build_mixer(
 ) -> Mixer:
     """The mixer of a spec such as `softmax`, `favor(m=128)` or `relu(m=64, causal=True)`.
 
-    `tokens` is the number of keys, the `prefix` class tokens included; only mixers of fixed length (linformer) need it.
-    Random features are a function of (seed, layer). Without a seed, torch's global generator draws one.
+    `tokens` is the number of keys, including the `prefix` class tokens. Only mixers of fixed length (linformer) need
+    it. Random features are a function of (seed, layer). Without a seed, torch's global generator draws one.
     """
     positive(heads=heads, head_dim=head_dim, **({} if tokens is None else {"tokens": tokens}))
     seed = seeds.fresh() if seed is None else seed

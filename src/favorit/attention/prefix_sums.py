@@ -11,31 +11,32 @@ from torch.nn import functional as F
 
 from favorit.attention.stability import TINY, guard
 
-# C: weights within a block cost C (M + D) per token, the sums before it 2 M (D + 1) whatever C is.
+# C. Per token, the weights within a block cost C (M + D). The sums over earlier blocks cost 2 M (D + 1) for any C.
 BLOCK_TOKENS = 64
 
 
 def causal_attention(phi_q: Tensor, u: Tensor, r: Tensor | None, v: Tensor) -> Tensor:
     """out_i = (sum_{j<=i} phi(q_i) . phi(k_j) v_j + d sum_{j<=i} v_j) / (sum_{j<=i} phi(q_i) . phi(k_j) + d (i + 1)).
 
-    phi(k_j) = u_j exp(r_j). O(N (M D + C (M + D))).
+    phi(k_j) = u_j exp(r_j). Masked keys (r_j = -inf) are left out of all sums and of the count i + 1.
+    O(N (M D + C (M + D))).
 
-    Sums over keys are relative to the running maximum of r at the query that reads them, and rescaled as the maximum
-    grows. With one maximum for all keys, a late key could push every earlier one below the smallest float.
+    The sums of query i contain exp(r_j - max_{j<=i} r_j): the running sums are rescaled when the maximum grows. With
+    one maximum over all keys, a large late key could make all earlier keys underflow to 0.
     """
     shape = (*phi_q.shape[:-1], v.shape[-1])
     phi_q, u, v = phi_q.flatten(0, 1), u.flatten(0, 1), v.flatten(0, 1)
     num_queries = phi_q.shape[1]
     num_both = min(num_queries, u.shape[1])
-    # The normalizer is one more column of v: the same products give the weighted sum of v and the sum of weights.
+    # v gets a column of ones: the same products then give the weighted sum of v and the sum of weights.
     v_and_one = F.pad(v, (0, 1), value=1.0)
     state = v.new_zeros(v.shape[0], u.shape[-1], v_and_one.shape[-1])
     if r is not None:
         r = r.flatten(0, 1)
         running_max = r.new_full((v.shape[0], 1, 1), torch.finfo(r.dtype).min)
     lengths = _block_lengths(num_both)
-    # One split of each tensor: its backward concatenates. A slice per block would have a gradient as large as the
-    # whole.
+    # Split each tensor once: backward then concatenates the gradients of the blocks. The backward of a slice would
+    # allocate a gradient of full size for each block.
     q_blocks = phi_q.split([*lengths, num_queries - num_both], 1)
     u_blocks, v_blocks = (x.split([*lengths, x.shape[1] - num_both], 1) for x in (u, v_and_one))
     r_blocks = None if r is None else r.split([*lengths, r.shape[1] - num_both], 1)
@@ -68,7 +69,7 @@ def causal_attention(phi_q: Tensor, u: Tensor, r: Tensor | None, v: Tensor) -> T
 
 
 def _block_lengths(tokens: int) -> list[int]:
-    """Blocks of at most BLOCK_TOKENS tokens and of even length; the last one may be shorter."""
+    """The lengths of equal blocks of at most BLOCK_TOKENS tokens; the last block may be shorter."""
     count = -(-tokens // BLOCK_TOKENS)
     length = -(-tokens // max(count, 1))
     return [min(length, tokens - start) for start in range(0, tokens, max(length, 1))]

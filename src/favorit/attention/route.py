@@ -1,8 +1,10 @@
-"""Which implementation computes a call of softmax or linear attention, and why.
+"""Dispatch: which implementation computes a call of softmax or linear attention, and the reason.
 
-Each table is read from the top; the first row that applies is taken. `forward`, `explain` and the tests use the same
-tables. The first row sends calls that CPU code must not see to the direct form: other devices, `torch.compile`,
-transforms of torch.func. Conditions look at shapes, dtypes and flags, never at values: no device is synchronized.
+There is one table for each of `forward` and `read` of both mixers. The first row whose condition holds is used.
+`forward` and `explain` use the same tables. Only eager calls on the CPU use CPU implementations. On other devices,
+inside `torch.compile` and inside transforms of torch.func, `forward` takes the first row, the direct form, and `read`
+projects all keys and values. Conditions depend on shapes, dtypes and flags, never on values, so they force no device
+sync.
 
 Shapes: B batch, H heads, N tokens (Nq queries, Nk keys), D head width.
 """
@@ -48,7 +50,7 @@ class SoftmaxCall(NamedTuple):
 class ReadCall(NamedTuple):
     """One `read` of a mixer: few queries over tokens whose keys and values are not projected yet.
 
-    `formula` is the class whose forward the rows know; a subclass may override it.
+    `formula` is the class whose `forward` the faster rows compute. They do not apply to a subclass that overrides it.
     """
 
     mixer: Any
@@ -58,9 +60,9 @@ class ReadCall(NamedTuple):
 
 
 class Route(NamedTuple):
-    """One row of a table: when it applies, the reason in words, and the implementation.
+    """One row of a table: its condition, the reason in words, and the implementation.
 
-    An implementation that calls `forward` gives the reason of that call in `explain_forward`.
+    If the implementation calls `forward`, `explain_forward` returns the reason for the row that this call uses.
     """
 
     applies: Callable[[Any], bool]
@@ -70,7 +72,7 @@ class Route(NamedTuple):
 
 
 def choose(table: Sequence[Route], call: Any) -> Route:
-    """The first row that applies. The last row of a table always does."""
+    """The first row that applies. The last row of each table always applies."""
     return next(row for row in table if row.applies(call))
 
 
@@ -89,23 +91,23 @@ def run(table: Sequence[Route], call: Any) -> Tensor:
 
 
 def always(call: Any) -> bool:
-    """The last row of each table."""
+    """The condition of the last row of each table."""
     return True
 
 
 def is_not_eager_cpu(call: Any) -> bool:
     """True for other devices, inside torch.compile and inside transforms of torch.func."""
-    # Before any size is looked at: torch.compile would compile once for each answer.
+    # This must come before conditions on sizes: torch.compile would recompile whenever such a condition changes.
     return not call.q.is_cpu or torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
 
 
 def direct(call: Any) -> Tensor:
-    """The formula of the mixer."""
+    """The mixer's own formula."""
     return call.mixer.direct(call.q, call.k, call.v, call.key_mask)
 
 
 def num_features(call: LinearCall) -> int:
-    """The features of all tokens and heads; 0 if there are no queries or no keys."""
+    """The number of features of all tokens and heads; 0 without queries or without keys."""
     q, k = call.q, call.k
     largest = max(q.numel(), k.numel()) if q.numel() and k.numel() else 0
     return largest // q.shape[-1] * call.kernel.features
@@ -124,8 +126,8 @@ def has_few_features(call: LinearCall) -> bool:
 
 
 def uses_bf16(call: LinearCall) -> bool:
-    """True if bf16 is exact enough: the kernel allows it, and a head fits into one block, so no sum is rounded
-    twice.
+    """True if bf16 is accurate enough and fast: the kernel allows it, the CPU supports it, and a head fits into one
+    block, so that each sum is rounded only once.
     """
     if call.key_mask is not None or not cpu_kernel(call.kernel).allows_bf16(call.kernel):
         return False
@@ -135,12 +137,12 @@ def uses_bf16(call: LinearCall) -> bool:
 
 
 def short_attention(call: LinearCall) -> Tensor:
-    """All features at once."""
+    """Linear attention with all features in memory."""
     return in_full_precision(short.attend, call.q, call.k, call.v, call.key_mask, call.kernel, call.mixer.causal)
 
 
 def in_blocks(attend: Callable[..., Tensor], call: LinearCall) -> Tensor:
-    """An implementation that takes block sizes from `limits`."""
+    """Runs an implementation that computes block sizes from `limits`."""
     return in_full_precision(attend, call.q, call.k, call.v, call.key_mask, call.kernel, call.mixer.limits)
 
 
@@ -159,7 +161,7 @@ LINEAR = (
     ),
     Route(
         uses_bf16,
-        "blocks in bf16, which this CPU multiplies: features stay in cache and are recomputed in backward",
+        "blocks in bf16, which this CPU supports: features stay in cache and are recomputed in backward",
         lambda call: blocked.attend_in_bf16(call.q, call.k, call.v, call.kernel, call.mixer.limits),
     ),
     Route(
@@ -176,7 +178,7 @@ def needs_no_gradient(call: SoftmaxCall) -> bool:
 
 
 def num_weights(call: SoftmaxCall) -> int:
-    """The weights of all heads."""
+    """The number of attention weights in all heads."""
     return call.q.shape[:-1].numel() * call.k.shape[-2]
 
 
@@ -196,23 +198,23 @@ def is_bf16(call: SoftmaxCall) -> bool:
 
 
 def is_half_faster_in_fp32(call: SoftmaxCall) -> bool:
-    """True for half precision on sequences that torch's kernel trains faster in fp32."""
+    """True for half precision and sequence lengths at which torch's kernel trains faster in fp32."""
     return output_dtype(call.v) in HALF and most_tokens(call) <= call.mixer.limits.fp32_backward_tokens
 
 
 def is_unmasked(call: SoftmaxCall) -> bool:
-    """True if every query sees every key: implementations with explicit weights know no masks."""
+    """True if every query sees every key: implementations with explicit weights do not support masks."""
     return call.key_mask is None and not call.mixer.causal
 
 
 def has_few_queries(call: SoftmaxCall) -> bool:
-    """True for fewer queries than a token is wide, over tokens that are keys and values at once."""
+    """True for fewer queries than the width of a token, if the same tensor is keys and values."""
     is_few = call.k is call.v and call.q.shape[-2] < call.q.shape[-1]
     return is_few and is_unmasked(call) and num_weights(call) <= call.mixer.limits.most_weights
 
 
 def can_keep_weights(call: SoftmaxCall) -> bool:
-    """True if the weights are enough to pay for their calls and few enough to keep."""
+    """True if there are enough weights to outweigh call overhead, and few enough to keep in memory."""
     limits = call.mixer.limits
     return is_unmasked(call) and limits.fewest_weights <= num_weights(call) <= limits.most_weights
 
@@ -228,17 +230,17 @@ SOFTMAX = (
     Route(needs_no_gradient, "torch's fused kernel: inference", direct),
     Route(
         lambda call: has_few_queries(call) and (is_fp32(call) or is_bf16(call)),
-        "explicit weights: fewer queries than a token is wide",
+        "explicit weights: fewer queries than the width of a token",
         lambda call: explicit_softmax.attend_few_queries(call.q, call.k, call.v),
     ),
     Route(
         lambda call: has_few_queries(call) and is_half_faster_in_fp32(call),
-        "explicit weights in fp32: fewer queries than a token is wide, in half precision",
+        "explicit weights in fp32: fewer queries than the width of a token, in half precision",
         lambda call: in_full_precision(explicit_softmax.attend_few_queries, call.q, call.k, call.v),
     ),
     Route(
         lambda call: can_keep_weights(call) and is_bf16(call),
-        "explicit weights in bf16, which this CPU multiplies: training with few enough weights to keep",
+        "explicit weights in bf16, which this CPU supports: training with few enough weights to keep",
         lambda call: explicit_softmax.attend_in_bf16(call.q, call.k, call.v, call.mixer.limits),
     ),
     Route(
@@ -256,20 +258,20 @@ SOFTMAX = (
 
 
 def can_read_tokens(call: ReadCall) -> bool:
-    """True if projecting all keys and values is more work than attention itself: fewer queries than a head is wide."""
+    """True if projecting all keys and values would be more work than attention: fewer queries than the head width."""
     knows_forward = type(call.mixer).forward is call.formula.forward  # type: ignore[attr-defined]
     is_few = call.q.shape[-2] < call.q.shape[-1] and not call.mixer.causal
     return not is_not_eager_cpu(call) and knows_forward and is_few
 
 
 def has_many_key_features(call: ReadCall) -> bool:
-    """True if the features of all keys are worth cutting into blocks."""
+    """True if there are enough key features to compute them in blocks."""
     features = call.q.shape[:2].numel() * call.tokens.x.shape[1] * call.mixer.kernel.features
     return features > call.mixer.limits.few_features
 
 
 def read_linear(call: ReadCall) -> Tensor:
-    """Weights first, over projected keys; then tokens are mixed and projected to values."""
+    """Computes the weights from projected keys, mixes the tokens with them, and projects the result to values."""
     mixer, q, k = call.mixer, call.q, call.tokens.keys()
     in_bf16 = uses_bf16(LinearCall(mixer, mixer.kernel, q, k, k, None))
     dtype = torch.bfloat16 if in_bf16 else widened(q.dtype)
@@ -283,18 +285,18 @@ def read_softmax(call: ReadCall) -> Tensor:
 
 
 def explain_folded(call: ReadCall) -> str:
-    """The reason of the call of `forward` in `read_softmax`."""
+    """The reason for the implementation that `read_softmax` calls through `forward`."""
     q, x = folded_softmax.fold(call.q, call.tokens)
     return call.mixer.explain(q, x, x)
 
 
 def read_projected(call: ReadCall) -> Tensor:
-    """Projects all keys and values, then `forward`."""
+    """Projects all keys and values, then calls `forward`."""
     return call.mixer(call.q, *call.tokens.keys_and_values())
 
 
 def explain_projected(call: ReadCall) -> str:
-    """The reason of the call of `forward` in `read_projected`."""
+    """The reason for the implementation that `read_projected` calls through `forward`."""
     return call.mixer.explain(call.q, *call.tokens.keys_and_values())
 
 
@@ -302,12 +304,12 @@ PROJECTED = Route(always, "keys and values projected", read_projected, explain_p
 READ_LINEAR = (
     Route(
         lambda call: can_read_tokens(call) and has_many_key_features(call),
-        "weights first, value projection folded: fewer queries than a head is wide",
+        "weights first, tokens mixed before the value projection: fewer queries than the head width",
         read_linear,
     ),
     PROJECTED,
 )
 READ_SOFTMAX = (
-    Route(can_read_tokens, "projections folded: fewer queries than a head is wide", read_softmax, explain_folded),
+    Route(can_read_tokens, "projections folded: fewer queries than the head width", read_softmax, explain_folded),
     PROJECTED,
 )

@@ -18,8 +18,8 @@ from favorit.attention.mixer import MIXERS, Mixer, UnprojectedTokens, allowed_ke
 class Softmax(Mixer):
     """w = softmax(q k^T / sqrt(D)); O(N^2 D) time, O(N) memory through torch's fused kernel.
 
-    `direct` is torch's kernel. `forward` takes it on every device but the CPU, which trains short sequences faster by
-    other implementations (`route.SOFTMAX`, `cpu/`).
+    `direct` calls torch's kernel. `forward` calls `direct` on every device except the CPU. The CPU trains short
+    sequences faster with explicit weights, which take O(N^2) memory (`route.SOFTMAX`, `cpu/`).
 
     Source: Vaswani et al. 2017, Attention Is All You Need, arXiv 1706.03762.
     """
@@ -40,7 +40,7 @@ class Softmax(Mixer):
             allowed = allowed_keys(q, k, key_mask, self.causal)
             if allowed is None:
                 return scores.softmax(-1)
-            # A row without keys is 0/0. torch's kernel returns zeros there, and so does this.
+            # The softmax of a row without keys is NaN. It is replaced by zeros, which torch's kernel returns too.
             return scores.masked_fill(~allowed, -torch.inf).softmax(-1).masked_fill(~allowed, 0.0)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None = None) -> Tensor:

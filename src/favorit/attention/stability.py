@@ -1,7 +1,7 @@
-"""Numerical stability of linear attention: the scale of keys, masks, and rows whose features vanish.
+"""Numerical stability of linear attention: scales of keys, masks, and rows of weights that underflow to 0.
 
-Key j has features u_j exp(r_j) (`Kernel.keys`). Only exp(r_j - max r) is ever formed, so no norm of q or k overflows. A
-masked key has r_j = -inf. Shapes: N keys, M features; leading dimensions are batch and heads.
+Key j has features u_j exp(r_j) (`Kernel.keys`). Attention computes only exp(r_j - max r), so it does not overflow for
+keys of any norm. A masked key has r_j = -inf. Shapes: N keys, M features; leading dimensions are batch and heads.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-# d, added to the mean weight of a row: a row whose features all vanish becomes the mean of v instead of 0/0.
+# d, added to each unnormalized weight. If all weights of a row underflow to 0, the output is the mean of v, not 0/0.
 TINY = 1e-30
-# A row whose features are all above this cannot vanish: d is below rounding beside their products, even in fp64.
+# If all features are above this value, d changes no sum of weights: it is smaller than their rounding, even in fp64.
 SAFE_FLOOR = 1e-6
 
 
 def mask_keys(r: Tensor | None, u: Tensor, key_mask: Tensor | None) -> Tensor | None:
-    """r (B,H,N,1) with -inf for the keys that the mask (B,N) removes."""
+    """r (B,H,N,1) with -inf for masked keys. `key_mask` (B,N) is true for keys to keep."""
     if key_mask is None:
         return r
     return or_zero(r, u).masked_fill(~key_mask[:, None, :, None], -torch.inf)
@@ -28,10 +28,12 @@ def or_zero(r: Tensor | None, u: Tensor) -> Tensor:
 
 
 def finite(r: Tensor) -> Tensor:
-    """A maximum of r that can be subtracted: -inf, the maximum over no keys, becomes the lowest finite number."""
+    """r with -inf replaced by the lowest finite number. A maximum over no keys is -inf; subtracting it gives NaN."""
     return r.clamp(min=torch.finfo(r.dtype).min)
 
 
 def guard(count: Tensor) -> Tensor:
-    """d n, added to the sum of n weights. Without keys all sums are 0; the guard is then 1, so gradients stay small."""
+    """d n, to be added to a sum of n weights; 1 for n = 0. Without keys all sums are 0, and dividing them by 1 keeps
+    gradients small.
+    """
     return torch.where(count > 0, TINY * count, 1.0)

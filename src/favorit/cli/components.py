@@ -12,12 +12,13 @@ def list_(
     kind: Annotated[
         str | None,
         typer.Argument(
-            help="mixers, kernels, positions, stems, heads, locals, layouts, presets, fields and more; default: all."
+            help="The kind: mixers, kernels, positions, stems, heads, locals, layouts, presets, fields or another. "
+            "Default: all."
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """List the components of models, data and training with parameters and defaults; `fields` lists what --set accepts.
+    """List the components of models, data and training with parameters and defaults; `fields` lists the --set fields.
 
     Examples: [bold]favorit list[/bold], [bold]favorit list kernels[/bold], [bold]favorit list presets --json[/bold]
     """

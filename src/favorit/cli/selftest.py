@@ -1,4 +1,4 @@
-"""`favorit selftest`: whether favorit computes correctly on a device."""
+"""`favorit selftest`: checks that favorit computes correctly on a device."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ TITLES = ("check", "passed", "failed", "seconds")
 def selftest(
     device: Annotated[str, typer.Option(help="cpu, cuda or mps.", metavar="DEVICE")] = "cpu",
     only: Annotated[
-        str | None, typer.Option(help="Only the checks whose name or spec contains this text.", metavar="TEXT")
+        str | None, typer.Option(help="Run only checks whose name or spec contains this text.", metavar="TEXT")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="End with one line of JSON.")] = False,
 ) -> None:
-    """Test favorit on a device: the invariants of every mixer, the losses of a tiny model, and a short training in each
-    precision.
+    """Test favorit on a device: the invariants of every mixer, the losses of a tiny model, and a short training run in
+    each precision.
 
-    It takes about two minutes and prints a summary to paste into an issue. The exit code is 1 if a check fails.
+    This takes about two minutes and prints a summary to paste into an issue. The exit code is 1 if a check fails.
 
     Examples: [bold]favorit selftest --device cuda[/bold], [bold]favorit selftest --device mps --json[/bold],
     [bold]favorit selftest --device cuda --only "favor(m=24)"[/bold]
@@ -59,7 +59,7 @@ def selftest(
 
 
 def _environment(device: str) -> dict[str, Any]:
-    """The versions and the hardware of this test."""
+    """Versions and hardware."""
     from favorit import __version__
     from favorit.measure import fingerprint
 
@@ -75,7 +75,9 @@ def _failure(failed: Tally) -> str:
 
 
 def _summary(environment: dict[str, Any], tallies: Sequence[Tally]) -> dict[str, Any]:
-    """JSON: the environment, a tally of each check, and the failures. JSON has no infinity: such an excess is null."""
+    """The environment, a tally of each check, and the failures, for JSON. JSON has no infinity, so an infinite excess
+    becomes null.
+    """
     failures = [
         {**outcome._asdict(), "excess": outcome.excess if math.isfinite(outcome.excess) else None}
         for each in tallies

@@ -1,4 +1,4 @@
-"""Models: stems, blocks, heads, layouts, and the Vision Transformer built from them. Presets need no torch."""
+"""Models: stems, blocks, heads, layouts, and the Vision Transformer built from them. Presets do not import torch."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Blocks: attention and feed-forward network around residual connections.
+"""Blocks: attention and feed-forward network with residual connections.
 
 Shapes: B batch, N tokens, C model width.
 """
@@ -16,7 +16,9 @@ from favorit.model.activation import Activation, activation
 
 
 class Wiring(NamedTuple):
-    """Where a residual block normalizes. `adds_normalized`: the skip connection carries the normalized input."""
+    """Where a residual block normalizes: before or after its branch. With `adds_normalized`, the skip connection adds
+    the normalized input.
+    """
 
     before: bool
     after: bool
@@ -48,7 +50,7 @@ class DropPath(nn.Module):
 class Residual(nn.Module):
     """x -> after(base + drop(branch(y))), y = before(x), base = x, or y if the wiring adds the normalized input.
 
-    If the branch returns only the first tokens, so does this block.
+    If the branch returns only the first tokens, this module does too.
     """
 
     def __init__(self, branch: nn.Module, dim: int, norm: str, dropout: float, drop_path: float) -> None:

@@ -16,9 +16,9 @@ from favorit.spec import PositiveInt, Registry
 
 
 class Head(nn.Module, ABC):
-    """(B, prefix + N, C) -> (B, classes). `prefix` is the number of extra tokens that it needs before the grid.
+    """(B, prefix + N, C) -> (B, classes). `prefix` is the number of extra tokens that the head needs before the grid.
 
-    `reads` is the number of leading tokens that it reads, None for all. The last block computes only those.
+    `reads` is the number of leading tokens that the head uses, None for all. The last block computes only those.
     """
 
     prefix: int = 0
@@ -52,7 +52,7 @@ class ClassToken(Head):
 
 @HEADS.register("mean")
 class Mean(Head):
-    """logits = W norm(mean_n x_n) + b: reads the mean of all tokens; O(N C).
+    """logits = W norm(mean_n x_n) + b: uses the mean of all tokens; O(N C).
 
     Source: Beyer et al. 2022, Better plain ViT baselines for ImageNet-1k, arXiv 2205.01580.
     """

@@ -16,7 +16,7 @@ from favorit.spec import Spec, parse_pattern
 
 STANDARD = Spec("softmax")
 
-# The first half is floor(depth / 2) layers, as in the report that named these layouts.
+# The first half has floor(depth / 2) layers, as in the report that named these layouts.
 LAYOUTS: dict[str, Callable[[Spec, int], list[Spec]]] = {
     "all_standard": lambda performer, depth: [STANDARD] * depth,
     "all_performer": lambda performer, depth: [performer] * depth,
@@ -27,7 +27,7 @@ LAYOUTS: dict[str, Callable[[Spec, int], list[Spec]]] = {
 
 
 def layers(layout: str, performer: str, depth: int) -> list[Spec]:
-    """One mixer for each layer, as canonical specs: names exist, parameters are valid, defaults are left out."""
+    """The mixer of each layer as a canonical spec: its name and parameters are checked, and defaults are omitted."""
     name = layout.strip()
     performer_spec = MIXERS.canonical(performer)
     if name in LAYOUTS:
@@ -38,13 +38,14 @@ def layers(layout: str, performer: str, depth: int) -> list[Spec]:
             raise unknown("layout or mixer", spec.name, [*LAYOUTS, *MIXERS])
     if depth % len(pattern):
         raise FavoritError(
-            f"layout={layout!r} does not fit depth={depth}: the depth must be a multiple of its {len(pattern)} layers"
+            f"layout={layout!r} does not fit depth={depth}: the pattern has {len(pattern)} layers, "
+            "and the depth must be a multiple of this"
         )
     return [MIXERS.canonical(spec) for spec in pattern * (depth // len(pattern))]
 
 
 def shorten(mixers: list[Spec]) -> str:
-    """The shortest pattern for these layers: one period, with repeats written as `*count`."""
+    """The shortest pattern for these layers: one period, with repeated mixers written as `mixer*count`."""
     texts = [str(spec) for spec in mixers]
     period = next(n for n in range(1, len(texts) + 1) if len(texts) % n == 0 and texts == texts[:n] * (len(texts) // n))
     runs = [(text, len(list(group))) for text, group in groupby(texts[:period])]

@@ -1,4 +1,4 @@
-"""Models on the meta device: shapes without values. They reveal a faulty configuration without allocating memory."""
+"""Models on the meta device, which have shapes but no values: they check a configuration without allocating memory."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from favorit.config import ModelConfig
 from favorit.errors import FavoritError
 from favorit.model.vit import ViT, create_model
 
-# These nn.init functions dispatch to a TorchFunctionMode and hide from it what they call. The others call a method of
-# Tensor.
+# Functions that fill a tensor with random values. The nn.init functions listed here reach a TorchFunctionMode
+# themselves, but the Tensor methods that they call do not. Other nn.init functions call a listed Tensor method.
 _FILLS = (
     Tensor.normal_,
     Tensor.uniform_,
@@ -28,7 +28,7 @@ _FILLS = (
 
 
 def outline(config: ModelConfig) -> ViT:
-    """The model on the meta device; raises the same errors as building it."""
+    """The model on the meta device. Raises the same errors as building the model."""
     with torch.device("meta"), _SkipInit(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return create_model(config, seed=0)
@@ -46,13 +46,14 @@ def check_memory(config: ModelConfig) -> None:
     if free is not None and needed > free:
         fields = f"model.dim ({config.dim}), model.mlp_dim ({config.mlp_dim}) or model.depth ({config.depth})"
         raise FavoritError(
-            f"the weights of this model need {needed / 2**30:,.1f} GiB and {free / 2**30:.1f} are free: "
-            f"choose a smaller {fields}"
+            f"the weights of this model need {needed / 2**30:,.1f} GiB and {free / 2**30:.1f} are free: reduce {fields}"
         )
 
 
 class _SkipInit(TorchFunctionMode):
-    """Skips random initialization. On the meta device torch takes ten times as long for it, and loads its compiler."""
+    """Skips random initialization. On the meta device, torch would import its compiler for it and take ten times as
+    long.
+    """
 
     def __torch_function__(
         self,

@@ -16,19 +16,18 @@ MNIST: dict[str, Any] = dict(image_size=28, channels=1)
 
 # 1. Ding, Wang, Yang, Qin, Hao, "Problem 1: Vision Transformers". The parameter counts show that its ViTs have heads of
 # width 64 at every dim. The report gives only dim, depth and heads for its Performers, so their head width is
-# dim / heads. It names learned and sine-cosine positions and says that it used the latter. performer-relu-local follows
-# its section 6, which proposes local and global mixing: Performer-ReLU with a depthwise convolution parallel to
-# attention.
+# dim / heads. It describes learned and sine-cosine positions and used the latter. performer-relu-local follows its
+# section 6, which proposes local and global mixing: Performer-ReLU with a depthwise convolution parallel to attention.
 _VARIANT: dict[str, Any] = dict(dim=128, depth=6, heads=8, mlp_dim=512, dropout=0.1, emb_dropout=0.1)
 _SINCOS_MEAN: dict[str, Any] = dict(position="sincos2d", head="mean")
 _SMALL: dict[str, Any] = dict(dim=64, depth=4, heads=4, mlp_dim=128, layout="all_performer", **_SINCOS_MEAN)
 
 # 2. Clepper et al., "Optimizing Image Classification on CIFAR-10 with Transformer Architectures": kernels behind a
-# convolutional backbone. Blocks have no feed-forward network. The backbone uses the kernel's activation; `exp` has
-# none, so its backbone uses ReLU. The report's "orthogonal initialization" is read as torch.nn.init.orthogonal_, hence
-# rows=orthonormal. ReLU(Wx + b) has a random b and usually 256 features. The mixture takes the sizes of the ReLU run
-# that it builds on; f_theta has a table with its own sizes. The report's ViT is post-norm with a ReLU feed-forward
-# network.
+# convolutional backbone. Blocks have no feed-forward network. The backbone uses the kernel's activation. `exp` is not
+# an activation of the stem, so its backbone uses ReLU. We take the report's "orthogonal initialization" to be
+# torch.nn.init.orthogonal_, so rows=orthonormal. ReLU(Wx + b) has a random b and usually 256 features. The mixture has
+# the sizes of the ReLU run that it extends; f_theta has its own table of sizes. The report's ViT is post-norm with a
+# ReLU feed-forward network.
 _FEATURES = "rows=orthonormal, eps=1e-6, scale=sqrt"
 _KERNEL: dict[str, Any] = dict(mlp_dim=0, layout="all_performer", position="none", head="mean", norm="double")
 
@@ -36,8 +35,8 @@ _KERNEL: dict[str, Any] = dict(mlp_dim=0, layout="all_performer", position="none
 def _backbone(
     kernel: str, act: str, dropout: float = 0.0, norm: str = "double", **sizes: Any
 ) -> dict[str, dict[str, Any]]:
-    """Two presets for one kernel: the published model with a single token, and the same backbone that keeps its 16x16
-    grid as tokens.
+    """Two presets for one kernel: the published model, whose backbone gives a single token, and a variant that uses the
+    16x16 feature map of this backbone as tokens.
     """
     name = kernel.partition("(")[0]
     base = {**_KERNEL, **sizes, "performer": kernel, "dropout": dropout, "norm": norm}
@@ -48,8 +47,8 @@ def _backbone(
 
 
 # 4. Sun, Shah, "Testing linear-attention Transformers": two frameworks, two sizes. The report mentions no class token,
-# so the head takes the mean of the tokens. It also describes the Linformer as attention in local windows; ours is the
-# low-rank projection alone. It gives no sizes for the ResNet stem of its Performer; ours has two stages of one block.
+# so the head uses the mean of the tokens. It also describes the Linformer as attention in local windows; ours has only
+# the low-rank projection. It gives no sizes for the ResNet stem of its Performer; ours has two stages of one block.
 _LINEAR: dict[str, Any] = dict(dim=256, heads=8, mlp_dim=768, dropout=0.2, head="mean")
 _KERAS: dict[str, Any] = dict(
     stem="patch(6, crop=True)",
@@ -95,8 +94,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     **_backbone(f"exp(m=128, {_FEATURES})", "relu", dropout=0.1, norm="double_inner", dim=576, depth=3, heads=16),
     **_backbone("mixture(eps=1e-6)", "relu", dim=768, depth=1, heads=16),
     **_backbone("learned(m=512, scale=sqrt)", "relu", dropout=0.5, dim=768, depth=5, heads=16),
-    # Tokens at pixel level: 1024 pixels, or 3072 channel values where the channels of a pixel share its position. The
-    # sizes are ours.
+    # Tokens at pixel level: 1024 pixels, or 3072 channel values. The channels of a pixel share its position. The sizes
+    # are ours.
     "pixels": dict(stem="patch(1)", head="mean", layout="all_performer", performer="relu(m=64)"),
     "channel-values": dict(stem="values", position="none", head="mean", layout="all_performer", performer="relu(m=64)"),
     # Report 3: Bennouna, Yang, Shao, Souaid, "Hybrid Transformer Models with Performer and Regular Attention". A small
@@ -126,7 +125,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
 }
 
-# The five reports by their first preset: its presets are those from there to the first one of the next report.
+# First preset of each report -> its authors and title. The presets of a report end before the first preset of the next.
 REPORTS = {
     "vit": 'Ding, Wang, Yang, Qin, Hao, "Problem 1: Vision Transformers"',
     "kernel-vit": "Clepper et al., "
@@ -137,12 +136,12 @@ REPORTS = {
     "position-softmax-none": 'Guoji, "Improving efficient Vision Transformers with RPEs"',
 }
 
-# Former name -> current name. Former names still work, with a hint.
+# Former name -> current name. Former names still work, but give a warning.
 RENAMED = {"hybrid": "vit-64", "hybrid-mnist": "vit-64-mnist", "hybrid-imagenet": "vit-192-imagenet"}
 
 
 def current_name(name: str) -> str:
-    """The key of a preset in PRESETS. A former name gives a hint, an unknown name is an error."""
+    """The key of a preset in PRESETS. A former name gives a warning, an unknown name an error."""
     if name in RENAMED:
         warnings.warn(
             f"preset {name!r} is now {RENAMED[name]!r}: all its layers are softmax unless you set layout", stacklevel=3

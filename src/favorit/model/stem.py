@@ -93,7 +93,8 @@ class Values(Stem):
     def grid(self, image_size: Grid) -> Grid:
         if image_size != self.image_size:
             raise FavoritError(
-                f"stem: values was built for {self.image_size}, not {image_size}: build the model for this image_size"
+                f"stem: values was built for images {self.image_size}, not {image_size}: build the model for this "
+                "image_size"
             )
         return self.channels * image_size[0], image_size[1]
 
@@ -105,9 +106,9 @@ class Values(Stem):
 class Conv(Stem):
     """y_l = act(norm(conv_l(y_(l-1)))): 3x3 convolutions with batch norm; O(9 c_(l-1) c_l) per pixel and layer.
 
-    2x2 max pooling follows the last convolution, or each. Each pixel of the feature map is a token. With `tokens=1` the
-    feature map is flattened into a single token by a fully connected layer of `width` (default: the model's dim) with
-    activation and dropout. Attention then has nothing to attend to.
+    2x2 max pooling follows the last convolution (`pool=last`) or every one (`pool=each`). Each pixel of the feature map
+    is a token. With `tokens=1`, a fully connected layer of `width` (default: the model's dim) with activation and
+    dropout maps the flattened feature map to a single token. Attention is then trivial.
 
     Source: Hassani et al. 2021, Escaping the Big Data Paradigm with Compact Transformers, arXiv 2104.05704; a single
     token from Clepper et al. (report 2 of five).
@@ -147,7 +148,7 @@ class Conv(Stem):
             )
         elif width is not None:
             raise FavoritError(
-                f"stem: width={width} is not valid without tokens=1: it is the width of the single token"
+                f"stem: width={width} is not valid without tokens=1: it is the hidden width for a single token"
             )
         else:
             self.projection = nn.Sequential(nn.Linear(channels[-1], dim), nn.Dropout(dropout))
@@ -176,7 +177,7 @@ class Conv(Stem):
 
 
 class Residual(nn.Module):
-    """x -> act(norm(conv(act(norm(conv(x))))) + shortcut(x)), the first convolution strided."""
+    """x -> act(norm(conv(act(norm(conv(x))))) + shortcut(x)). The first convolution has the given stride."""
 
     def __init__(self, before: int, after: int, stride: int, act: Activation) -> None:
         super().__init__()
@@ -202,8 +203,8 @@ class ResNet(Stem):
     Each stage halves the image and has `blocks` residual blocks of c channels. Each pixel of the feature map is a
     token.
 
-    Source: He et al. 2016, Deep Residual Learning for Image Recognition, arXiv 1512.03385; before a Performer as Sun
-    and Shah (report 4 of five) propose. The sizes are ours.
+    Source: He et al. 2016, Deep Residual Learning for Image Recognition, arXiv 1512.03385; as the stem of a Performer
+    in Sun and Shah (report 4 of five). The sizes are ours.
     """
 
     def __init__(

@@ -16,7 +16,7 @@ from favorit.model.layout import layers
 from favorit.model.vit import ViT
 from favorit.position import Position, Relative, acts_on_qk
 
-# Identities in evaluation mode: they have no row.
+# Modules without a row, because they are identities in evaluation mode.
 SILENT = (nn.Dropout, nn.Identity, DropPath)
 
 
@@ -24,8 +24,8 @@ SILENT = (nn.Dropout, nn.Identity, DropPath)
 class Row:
     """One layer of a model. `shape` omits the batch dimension; `flops` is for one image.
 
-    `trainable` counts the parameters that training changes. `parts` are the modules of the layer in call order, if
-    there are several: norms, projections, the mixer. Their parameters and FLOPs add up to those of the layer.
+    `trainable` is the number of trainable parameters. `parts` are the modules of the layer in call order: norms,
+    projections, the mixer. Their parameters and FLOPs add up to those of the layer. A layer of one module has no parts.
     """
 
     layer: str
@@ -40,13 +40,13 @@ class Row:
 def summarize(model: ViT) -> list[Row]:
     """The layers of a model in the order of the forward pass; parameters add up to the model's.
 
-    The FLOPs of a mixer are those of its attention layer minus those of the projections called. In the last block, if
-    the head reads only the class token, the mixer may project keys and values itself; those FLOPs count as the mixer's.
+    The FLOPs of a mixer are those of its attention layer minus those of the other modules called. In the last block, if
+    the head reads only the class token, the mixer may project keys and values itself; it is then counted with them.
     """
     image = next(model.parameters()).new_zeros(1, model.config.channels, *model.config.image_size)
     training = model.training
     try:
-        # Counted first, without hooks: a hook inside an attention layer changes the implementation of the last block.
+        # Count FLOPs before hooks are registered: hooks in an attention layer change the implementation of its read.
         counts = measure.flops(model.eval(), image)
         shapes = _shapes(model, image)
     finally:
@@ -103,7 +103,7 @@ def _parts(
 ) -> tuple[Row, ...]:
     """One row for each module of a layer.
 
-    Empty if there is only one, or if a module with parameters is never called, so that its shape is unknown.
+    Empty if the layer has only one module, or if a module with parameters is never called, so its shape is unknown.
     """
     calls = list(shapes)
     leaves = [(leaf, _call(leaf, module), module) for leaf, module in _leaves(layer, path)]
@@ -131,9 +131,9 @@ def _leaves(module: nn.Module, path: str) -> Iterator[tuple[str, nn.Module]]:
 
 
 def _call(path: str, module: nn.Module) -> str:
-    """The path of the call that shows the output shape of a module.
+    """The path of the module whose call shows the output shape of this module, and its place in the call order.
 
-    A position is not called as a module. It acts on q and k after their norms, and keeps their shape.
+    A position is not called as a module. It acts on the outputs of `norm_q` and `norm_k` and keeps their shape.
     """
     return f"{path.rpartition('.')[0]}.norm_k" if isinstance(module, Position) else path
 

@@ -29,8 +29,8 @@ from favorit.position import Absolute, Relative, build_position
 class ViT(nn.Module):
     """Images (B,K,rows,columns) -> logits (B,classes): stem, class token, absolute position, blocks, head.
 
-    `config` is the configuration it was built from. Images of another size are accepted if stem, mixers and head allow
-    it; `resized` returns a copy for that size.
+    `config` is the configuration of the model. Images of another size are accepted if stem, mixers and head support
+    them; `resized` returns a copy for that size.
     """
 
     def __init__(self, config: ModelConfig, seed: int) -> None:
@@ -85,7 +85,7 @@ class ViT(nn.Module):
         if self.tokens == 1:
             warnings.warn(
                 f"stem {config.stem!r} makes a single token: attention has nothing to attend to, "
-                "so all mixers are equivalent",
+                "so the choice of the mixer does not matter",
                 stacklevel=3,
             )
         initialize(self)
@@ -182,12 +182,12 @@ def initialize(model: nn.Module) -> None:
 def create_model(preset_or_config: str | ModelConfig, *, seed: int | None = None, **overrides: Any) -> ViT:
     """The model of a preset or configuration, with fields overridden: `create_model("vit-64", layout="intertwined")`.
 
-    The same seed gives the same model. Without one, a seed is drawn from torch's global generator, so that
-    `torch.manual_seed` decides.
+    The same seed gives the same model. Without a seed, one is drawn from torch's global generator, so
+    `torch.manual_seed` determines the model.
     """
     config = preset(preset_or_config) if isinstance(preset_or_config, str) else preset_or_config
     if not isinstance(config, ModelConfig):
-        raise FavoritError(f"create_model takes the name of a preset or a ModelConfig, not {type(config).__name__}")
+        raise FavoritError(f"create_model needs the name of a preset or a ModelConfig, not {type(config).__name__}")
     seed = seeds.fresh() if seed is None else seed
     with seeds.global_stream(seed, "init"):
         return ViT(config.replace(**overrides), seed)

@@ -21,7 +21,7 @@ from favorit.spec import PositiveFloat
 class LearnedTable(Absolute):
     """x_n <- x_n + table[n]: a learned row for each prefix token and grid position; O(N C).
 
-    The table is interpolated to another grid. Prefix tokens without a row stay unchanged.
+    On another grid, the table is interpolated. Prefix tokens without a row stay unchanged.
 
     Source: Dosovitskiy et al. 2021, An Image is Worth 16x16 Words, arXiv 2010.11929.
     """
@@ -38,7 +38,7 @@ class LearnedTable(Absolute):
         if x.shape[-2] != table.shape[0]:
             raise FavoritError(
                 f"learned position: {x.shape[-2]} tokens with a prefix of {prefix} do not fit the grid {grid}, "
-                f"which needs {table.shape[0]}"
+                f"which needs {table.shape[0]} tokens"
             )
         return x + table.to(x.dtype)
 
@@ -67,7 +67,7 @@ class SinCos2d(Absolute):
         super().__init__()
         if dim % 4:
             raise FavoritError(
-                f"sincos2d: dim={dim} is not valid: sines and cosines on two axes need one divisible by 4"
+                f"sincos2d: dim={dim} is not valid: sines and cosines on two axes need a dim divisible by 4"
             )
         self.base = base
 

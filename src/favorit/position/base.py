@@ -53,7 +53,7 @@ class NoPosition(Position):
 
 
 class Sum(Position):
-    """Several encodings applied in order: `learned+rope2d`."""
+    """Several encodings, applied in the given order: `learned+rope2d`."""
 
     def __init__(self, parts: Sequence[Position]) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class Sum(Position):
 
 
 def acts_on_qk(position: Position) -> bool:
-    """True if `qk` may change q and k."""
+    """True if the position or one of its parts overrides `qk`."""
     parts = (part for part in position.modules() if isinstance(part, Position))
     return any(type(part).qk not in (Position.qk, Sum.qk) for part in parts)
 
@@ -96,7 +96,7 @@ def build_position(
     seed: int = 0,
     only: type[Position] = Position,
 ) -> Position:
-    """The position named by a sum of specs. `only=Absolute` or `only=Relative` keeps those parts alone."""
+    """The position for a sum of specs, such as `learned+rope2d`. `only` selects the parts of one class."""
     context = dict(
         dim=dim, heads=heads, head_dim=head_dim, grid=grid or DEFAULT_GRID, prefix=prefix, layer=layer, seed=seed
     )

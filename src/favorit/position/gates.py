@@ -1,4 +1,4 @@
-"""Gates: queries and keys multiplied by a positive factor for each grid position, in O(N) for any mixer.
+"""Gates: queries and keys are multiplied by positive factors that depend on the grid position; O(N) for any mixer.
 
     x <- x * exp(scale[position])        scale is initialized to 0, so a gate starts as the identity
 
@@ -28,7 +28,7 @@ class Gate(Relative):
         """(2, H, N, D): the exponents for q and for k."""
 
     def qk(self, q: Tensor, k: Tensor, grid: Grid, prefix: int) -> tuple[Tensor, Tensor]:
-        # In half precision, the exponents would be wrong in their third digit.
+        # In half precision, the exponents would have errors in their third digit.
         with without_autocast(q):
             gate_q, gate_k = torch.exp(self.scales(grid)).to(q.dtype)
         return _apply(q, gate_q, prefix), _apply(k, gate_k, prefix)
@@ -43,7 +43,7 @@ def _apply(x: Tensor, gate: Tensor, prefix: int) -> Tensor:
 class IrpeGate(Gate):
     """x <- x exp(scale[i, j]), scale[i, j] = row[i] + column[j]: learned embeddings per head; O(N D).
 
-    The embeddings are interpolated along each axis to another grid.
+    On another grid, the embeddings are interpolated along each axis.
 
     Source: Guoji (report 5 of five), after Wu et al. 2021, Rethinking and Improving Relative Position Encoding for
     Vision Transformer, arXiv 2107.14222.
@@ -75,9 +75,9 @@ class StringGate(Gate):
     """x <- x exp(scale), scale = P cos(2 pi F position + phase): R learned frequencies F and phases; O(N R D).
 
     P is learned and initialized to 0. Positions run from 0 to 1 along each axis, so that the gate is the same function
-    at another resolution.
+    at every resolution.
 
-    Source: Guoji (report 5 of five); the report leaves the details open, and these are our reading. Named after Schenck
+    Source: Guoji (report 5 of five), which does not specify the details; these are our choice. Named after Schenck
     et al. 2025, STRING, arXiv 2502.02562.
     """
 

@@ -19,8 +19,8 @@ class Rope2d(Relative):
     """w_i = base^(-i / (D/4)): pairs of elements rotate by the angle row w_i (first half of D) or column w_i (second
     half); O(N D).
 
-    q_m . k_n then depends on the offset m - n only: exactly for softmax attention, in expectation for favor. It does
-    not hold for other kernels. `base` 100 fits grids of tens of tokens.
+    q_m . k_n then depends on the positions only through the offset m - n. So do the weights of softmax, exactly, and
+    those of favor, in expectation; not those of other kernels. `base` 100 fits grids of tens of tokens.
 
     Source: Su et al. 2021, RoFormer, arXiv 2104.09864; two axes as in Heo et al. 2024, Rotary Position Embedding for
     Vision Transformer, arXiv 2403.13298.

@@ -1,3 +1,3 @@
-"""The conformance suite of attention, the golden losses and a short training: for the tests, and for `favorit selftest`
-on other devices.
+"""The conformance suite of attention, the golden losses and a short training run. The tests use them, and `favorit
+selftest` runs them on any device.
 """

@@ -1,5 +1,5 @@
-"""One entry for each registered mixer (each kernel is one): the specs to check, and which invariants it is excused from
-and why. The tests and `favorit selftest` read this table.
+"""One entry for each registered mixer, including those of kernels: the specs to check, and the invariants that cannot
+hold, with the reason. The tests and `favorit selftest` use these tables.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ class Case:
     """The variants of one registered name. `excused` maps an invariant of `checks.MIXER_CHECKS` to the reason why it
     cannot hold.
 
-    `formulas` gives the feature map of some variants, written out; each kernel has at least one. `near` means that the
-    other invariants hold only for tokens near a fixed one (`inputs.near`).
+    `formulas` maps some specs to a reference implementation of their feature map; each kernel has at least one. If
+    `near` is set, the other invariants hold only for tokens near a fixed token (`inputs.near`).
     """
 
     specs: tuple[str, ...]
@@ -49,23 +49,23 @@ MIXERS: dict[str, Case] = {
     "none": Case(
         ("none",),
         {
-            "other_number_of_queries": "a query keeps the value at its own place, so it needs a key there",
-            "mask_equals_removal": "a masked token loses its own value and has no other key",
-            "causal_equals_prefixes": "there is nothing to hide from a query that sees itself only",
+            "other_number_of_queries": "query i returns value i, so it needs a key i",
+            "mask_equals_removal": "a masked token has no other key, so its output is zero",
+            "causal_equals_prefixes": "it has no causal form: a query sees only its own token",
             "later_key_changes_nothing": "it has no causal form",
         },
     ),
     "linformer": Case(
         ("linformer(k=8)", "linformer(k=8, share=kv)", "linformer(k=8, share=heads)"),
         {
-            "rows_sum_to_one": "a row is a softmax over k slots times a learned matrix",
+            "rows_sum_to_one": "a row is a softmax over k projected keys times a learned matrix",
             "non_negative": "the learned matrix has entries of both signs",
             "constant_value_passes": "rows do not sum to one",
-            "permutation_equivariant": "the projection is tied to the order of tokens",
-            "single_token_is_its_value": "the one value is still multiplied by a learned matrix",
-            "mask_equals_removal": "its length is fixed at build: a masked key is projected as zero",
-            "causal_equals_prefixes": "a slot mixes all positions; causal is a build error",
-            "later_key_changes_nothing": "a slot mixes all positions; causal is a build error",
+            "permutation_equivariant": "the projection depends on the order of the tokens",
+            "single_token_is_its_value": "the single value is still multiplied by a learned matrix",
+            "mask_equals_removal": "the number of tokens is fixed: a masked key is projected as zero",
+            "causal_equals_prefixes": "a projected key mixes all positions, so causal=True is rejected",
+            "later_key_changes_nothing": "a projected key mixes all positions, so causal=True is rejected",
         },
     ),
     "relu": _pointwise(
@@ -132,17 +132,17 @@ MIXERS: dict[str, Case] = {
     ),
 }
 
-_SIGNED = {"non_negative": "features of both signs make weights of both signs"}
+_SIGNED = {"non_negative": "negative features can make weights negative"}
 
 
 def _raw(*specs: str, formulas: Mapping[str, Formula]) -> Case:
-    """Far from a fixed token the sum of a row may be about zero: its weights are then as large as rounding lets them
-    be.
+    """A case that is checked only near a fixed token. Elsewhere the sum of a row may be about zero, and rounding errors
+    of its weights are then unbounded.
     """
     return Case(specs, _SIGNED, near=True, formulas=formulas)
 
 
-# Variants of the same kernels with signed features.
+# Variants of the same kernels whose features may be negative.
 RAW: dict[str, Case] = {
     "elu": _raw(
         "elu(raw=True)",

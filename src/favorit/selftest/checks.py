@@ -1,7 +1,7 @@
-"""Invariants of mixers as plain functions of a builder and a device, so that the same code accepts the library and
-rejects the mutants.
+"""Invariants of mixers as functions of a builder and a device. The tests run them on the library, which must pass, and
+on known wrong implementations (`tests/mutants.py`), which must fail.
 
-A check raises AssertionError. Tolerances are those of the CPU; `Device` widens them elsewhere.
+A failing check raises AssertionError. Tolerances are for the CPU; `Device` widens them for other devices.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def other_number_of_queries(build: Build, device: Device = CPU) -> None:
 
 
 def queries_are_independent(build: Build, device: Device = CPU) -> None:
-    """The first queries without the others: the same rows, and the gradients of these rows."""
+    """The first queries alone give the same outputs and gradients as together with the other queries."""
     for causal in {False, has_causal(build)}:
         for n_queries in (1, 3):
             mixer = build(head_dim=4, tokens=65, causal=causal).to(device.widest)
@@ -60,8 +60,8 @@ def queries_are_independent(build: Build, device: Device = CPU) -> None:
 
 
 def read_equals_forward(build: Build, device: Device = CPU) -> None:
-    """`read` equals projecting all keys and values first, for few queries and for more than a head is wide: values and
-    gradients.
+    """`read` equals `forward` on projected keys and values, for fewer and for more queries than the head width: outputs
+    and gradients.
     """
     for causal in {False, has_causal(build)}:
         for n_queries in (1, 3, 4, 65):
@@ -95,13 +95,13 @@ def _unprojected(dtype: torch.dtype, biased: bool, device: Device) -> Unprojecte
 
 
 def _projected(tokens: UnprojectedTokens) -> Tensor:
-    """Keys and values (2,B,H,N,D) by their definition."""
+    """Keys and values (2,B,H,N,D), computed from their definition."""
     both = torch.einsum("bnc,khdc->kbhnd", tokens.x, tokens.weight)
     return both if tokens.bias is None else both + tokens.bias[:, None, :, None]
 
 
 def inference_equals_training(build: Build, device: Device = CPU) -> None:
-    """Inference may take another implementation, also an in-place one: equal values, and unchanged inputs."""
+    """Inference gives the outputs of training and does not change its inputs, even with another implementation."""
     for causal in {False, has_causal(build)}:
         for n, d in ((5, 3), (65, 16), (197, 64)):
             mixer = build(head_dim=d, tokens=n, causal=causal)
@@ -114,7 +114,7 @@ def inference_equals_training(build: Build, device: Device = CPU) -> None:
 
 
 def empty_batch_passes(build: Build, device: Device = CPU) -> None:
-    """A batch without images works: one process may get none of the last images of an epoch."""
+    """A batch without images works. With several processes, one may get no images at the end of an epoch."""
     for causal in {False, has_causal(build)}:
         mixer = build(head_dim=4, tokens=9, causal=causal)
         inputs = [x[:0].detach().requires_grad_() for x in device.tensors(9, 4)]
@@ -124,7 +124,7 @@ def empty_batch_passes(build: Build, device: Device = CPU) -> None:
 
 
 def autocast_keeps_fp64(build: Build, device: Device = CPU) -> None:
-    """Autocast leaves fp64 as it is, as it does in torch."""
+    """Autocast does not change fp64, as in torch."""
     mixer = build(head_dim=4, tokens=9).double()
     q, k, v = device.tensors(9, 4, dtype=torch.float64)
     out = mixer(q, k, v)
@@ -161,7 +161,7 @@ def single_token_is_its_value(build: Build, device: Device = CPU) -> None:
 
 
 def permutation_equivariant(build: Build, device: Device = CPU) -> None:
-    """Tokens in another order: the same outputs in that order."""
+    """Permuting the tokens permutes the outputs."""
     q, k, v = device.tensors(65, 16)
     order = torch.randperm(65, generator=torch.Generator().manual_seed(3)).to(device.type)
     mixer = build(head_dim=16, tokens=65)
@@ -169,7 +169,7 @@ def permutation_equivariant(build: Build, device: Device = CPU) -> None:
 
 
 def batch_independent(build: Build, device: Device = CPU) -> None:
-    """The output for an image does not depend on the other images of the batch, whatever their scale."""
+    """The output for an image does not depend on the other images of the batch, at any scale of their tokens."""
     q, k, v = device.tensors(65, 16)
     mixer = build(head_dim=16, tokens=65)
     for own, other in ((1, 50), (15, 0.01)):
@@ -179,7 +179,7 @@ def batch_independent(build: Build, device: Device = CPU) -> None:
 
 
 def mask_equals_removal(build: Build, device: Device = CPU) -> None:
-    """Masking a key equals removing it, whatever its values: outputs and gradients."""
+    """Masking a key equals removing it, even if the key is large: outputs and gradients."""
     n, kept = 70, 41
     q, k, v = device.tensors(n, 16)
     keep = torch.randperm(n, generator=torch.Generator().manual_seed(4))[:kept].sort().values.to(device.type)
@@ -195,7 +195,7 @@ def mask_equals_removal(build: Build, device: Device = CPU) -> None:
 
 
 def all_masked_is_finite(build: Build, device: Device = CPU) -> None:
-    """An image whose keys are all masked gives no NaN, and forward equals the explicit weights on it."""
+    """If all keys of an image are masked, outputs and gradients are finite, and forward equals the explicit weights."""
     mask = torch.ones(BATCH, 9, dtype=torch.bool, device=device.type)
     mask[0] = False
     for length in (1.0, 1e3):
@@ -212,7 +212,7 @@ def all_masked_is_finite(build: Build, device: Device = CPU) -> None:
 def finite_at_any_norm(build: Build, device: Device = CPU) -> None:
     """Outputs and gradients are finite for norms from 1e-4 to 1e4, in fp32 and under bf16 and fp16 autocast."""
     norms = (1e-4, 1.0, 1e2, 1e4)
-    # Of tokens [k, v] the first half is the key of every head, the second its value.
+    # Projections of tokens [k, v]: the first half of a token is the key of every head, the second half its value.
     halves = torch.eye(32, device=device.type).view(2, 1, 16, 32).expand(2, HEADS, 16, 32)
     for dtype in (None, *device.half):
         for norm_q in norms:
@@ -238,7 +238,7 @@ def finite_at_any_norm(build: Build, device: Device = CPU) -> None:
 
 
 def state_round_trips(build: Build, device: Device = CPU) -> None:
-    """The state dictionary holds everything the output depends on, random features included."""
+    """The state dictionary contains everything the output depends on, including random features."""
     q, k, v = device.tensors(65, 16)
     one, other = build(head_dim=16, tokens=65, seed=0), build(head_dim=16, tokens=65, seed=1)
     other.load_state_dict(one.state_dict())
@@ -246,13 +246,13 @@ def state_round_trips(build: Build, device: Device = CPU) -> None:
 
 
 def same_seed_same_mixer(build: Build, device: Device = CPU) -> None:
-    """One seed gives one mixer."""
+    """Equal seeds give equal mixers."""
     q, k, v = device.tensors(65, 16)
     assert torch.equal(build(head_dim=16, tokens=65, seed=5)(q, k, v), build(head_dim=16, tokens=65, seed=5)(q, k, v))
 
 
 def causal_equals_prefixes(build: Build, device: Device = CPU) -> None:
-    """Row i of the causal form equals the plain form on keys 0..i: values and gradients, across block borders."""
+    """Row i of the causal form equals the bidirectional form on keys 0..i: outputs and gradients, across blocks."""
     n = 135
     causal, plain = build(head_dim=8, tokens=n, causal=True), build(head_dim=8, tokens=n)
     q, k, v = device.tensors(n, 8)
@@ -267,7 +267,7 @@ def causal_equals_prefixes(build: Build, device: Device = CPU) -> None:
 
 
 def later_key_changes_nothing(build: Build, device: Device = CPU) -> None:
-    """A last key of norm 0.01 after keys of norm 60 changes no earlier row, also within a block."""
+    """Replacing the last of many keys of norm 60 by one of norm 0.01 changes no earlier row, also within a block."""
     for n in (20, 90):
         mixer = build(head_dim=16, tokens=n, causal=True)
         q, k, v = device.tensors(n, 16)
@@ -312,7 +312,7 @@ NEEDS_FP64 = {autocast_keeps_fp64.__name__}
 
 
 class Promise(NamedTuple):
-    """An invariant that a mixer keeps: the name of its entry, the entry, one of its specs and the name of a check."""
+    """An invariant that must hold: the registered name, its case, one of its specs and the name of the check."""
 
     mixer: str
     case: Case

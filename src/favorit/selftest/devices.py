@@ -1,4 +1,4 @@
-"""The devices that `favorit selftest` knows, and how exact each is."""
+"""The devices that `favorit selftest` supports, and the tolerances of each."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ HALF = (torch.bfloat16, torch.float16)
 
 @dataclass(frozen=True)
 class Device:
-    """Where the checks run.
+    """A device on which the checks run.
 
-    `slack` multiplies their tolerances: other devices sum in another order. `golden` is the relative tolerance of the
-    golden losses. `half` are the dtypes that autocast knows, `precisions` those of a training.
+    `slack` multiplies the tolerances of the checks, because other devices sum in another order. `golden` is the
+    relative tolerance of the golden losses. `half` lists the half-precision dtypes of autocast, and `precisions` those
+    of training runs.
     """
 
     type: str = "cpu"
@@ -31,18 +32,18 @@ class Device:
 
     @property
     def tolerances(self) -> dict[torch.dtype, float]:
-        """How far two forms of the same formula may differ, in each precision that the device has."""
+        """The tolerance between two implementations of the same formula, for each precision of the device."""
         return {**({torch.float64: 1e-11} if self.has_fp64 else {}), torch.float32: 2e-5}
 
     @property
     def widest(self) -> torch.dtype:
-        """The most exact precision."""
+        """The highest precision."""
         return torch.float64 if self.has_fp64 else torch.float32
 
     def tensors(
         self, n: int, d: int, n_keys: int | None = None, dtype: torch.dtype = torch.float32
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Standard normal q, k, v that require gradients, the same values on each device."""
+        """Standard normal q, k, v that require gradients. Their values are the same on all devices."""
         return tensors(n, d, n_keys=n_keys, dtype=dtype, device=self.type)
 
     def assert_close(self, actual: Tensor, expected: Tensor, tolerance: float) -> None:
@@ -50,7 +51,7 @@ class Device:
         assert_close(actual, expected, self.slack * tolerance)
 
     def moved(self, build: Build) -> Build:
-        """A builder of the same mixers on this device."""
+        """A builder for the same mixers on this device."""
         return lambda **shape: build(**shape).to(self.type)
 
 
@@ -74,12 +75,12 @@ def _mps() -> Device | None:
     return Device("mps", slack=10, golden=1e-2, has_fp64=False, half=half, precisions=("32", "fp16"))
 
 
-# Each gives None if this computer or this build of torch has no such device.
+# Each function returns None if this computer or this build of torch does not have the device.
 DEVICES: dict[str, Callable[[], Device | None]] = {"cpu": lambda: CPU, "cuda": _cuda, "mps": _mps}
 
 
 def find_device(name: str) -> Device:
-    """The device of that name; an error in one line if there is none here."""
+    """The device of this name. Raises a one-line error if it is not available."""
     if name not in DEVICES:
         raise unknown("device", name, DEVICES)
     device = DEVICES[name]()

@@ -1,7 +1,7 @@
-"""Feature maps written out from their definitions: the twins that kernels are checked against.
+"""Reference implementations of feature maps, written from their definitions. Kernels are compared with them.
 
 A formula maps (the kernel's parameters and buffers by name, x (..., N, D)) to the features of a key (..., N, M). It
-keeps every factor of a token, so a kernel that drops a factor of its keys differs from it.
+keeps every factor of a token, so a kernel that drops a factor of a key differs from its formula.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def scaled(x: Tensor, power: float = 0.25) -> Tensor:
 
 
 def affine(s: State, x: Tensor, power: float = 0.25, t: Tensor | float = 1.0) -> Tensor:
-    """P x / (t D^power) + b, with [P, b] one matrix of the state; b = 0 if it has D columns only."""
+    """P x / (t D^power) + b. The state holds [P, b] as one matrix; b = 0 if it has only D columns."""
     rows = s["learned_rows"] if "learned_rows" in s else s["projection.rows"]
     u = scaled(x, power) / t @ rows[:, : x.shape[-1]].mT
     return u + rows[:, -1] if rows.shape[1] > x.shape[-1] else u

@@ -1,6 +1,6 @@
-"""Golden losses: the loss of a tiny model over 20 training steps, recorded in a file.
+"""Golden losses: the losses of a tiny model in 20 training steps, recorded in a file.
 
-After an intended change of these losses, run `python -m favorit.selftest.golden` and give the reason in the commit.
+After a change that is meant to alter them, run `python -m favorit.selftest.golden` and give the reason in the commit.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ STEPS = 20
 
 
 def losses(device: Device = CPU) -> list[float]:
-    """The losses of a model with softmax, favor, relu and learned layers; AdamW on one fixed batch of noise."""
+    """The losses of a model with softmax, favor, relu and learned layers. AdamW trains on one fixed noise batch."""
     model = create_model(
         "vit-64",
         seed=0,
@@ -47,12 +47,12 @@ def losses(device: Device = CPU) -> list[float]:
 
 
 def kept() -> list[float]:
-    """The losses on file."""
+    """The recorded losses."""
     return json.loads(FILE.read_text())
 
 
 def losses_are_golden(device: Device = CPU) -> None:
-    """Each loss is within the relative tolerance of the device from the one on file."""
+    """Each loss equals the recorded loss within the relative tolerance of the device."""
     worst = max(abs(loss / golden - 1) for loss, golden in zip(losses(device), kept(), strict=True))
     if not worst <= device.golden:
         raise TooFarError(worst, device.golden, "of a golden loss")

@@ -1,4 +1,4 @@
-"""Mixers and tensors for the checks, and how they are compared."""
+"""Mixers and tensors for the checks, and functions that compare tensors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from favorit.attention.cpu.limits import Limits
 from favorit.selftest.cases import Case
 from favorit.spec import Spec, parse
 
-# build(causal=False, seed=0, **shape) makes a mixer of the given head_dim and tokens; one seed makes equal mixers.
+# build(causal=False, seed=0, **shape) builds a mixer for the given head_dim and tokens. Equal seeds give equal mixers.
 Build = Callable[..., Mixer]
 
 HEADS = 2
@@ -21,9 +21,9 @@ BATCH = 2
 
 
 def builder(text: str, limits: Limits | None = None) -> Build:
-    """A builder for a spec. Learned parameters and random features come from the seed alone.
+    """A builder for a spec. Learned parameters and random features depend only on the seed.
 
-    `limits` forces a CPU implementation that inputs of this size would not take.
+    `limits` forces a CPU implementation that would not be used for inputs of this size.
     """
     spec = parse(text)
 
@@ -39,7 +39,7 @@ def builder(text: str, limits: Limits | None = None) -> Build:
 
 
 def case_builder(case: Case, spec: str, limits: Limits | None = None) -> Build:
-    """A builder for a spec of an entry in the table of cases."""
+    """A builder for one spec of a case."""
     build = builder(spec, limits)
     return near(build) if case.near else build
 
@@ -53,8 +53,9 @@ def has_causal(build: Build) -> bool:
 
 
 def near(build: Build) -> Build:
-    """The mixer on tokens c + 0.3 tanh(x), c = (1, -1, 1, ...). Features keep their signs, and phi(q) . phi(k) stays
-    near |phi(c)|^2: the weights of signed features are well defined there.
+    """A builder whose mixers replace each token x by c + 0.3 tanh(x), c = (1, -1, 1, ...).
+
+    phi(q) . phi(k) is then close to |phi(c)|^2 > 0, so weights are well defined even if features may be negative.
     """
 
     def built(**shape: Any) -> Mixer:
@@ -93,7 +94,7 @@ def tensors(
     seed: int = 1,
     device: str = "cpu",
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Standard normal q, k, v that require gradients, the same values on each device."""
+    """Standard normal q, k, v that require gradients. Their values are the same on all devices."""
     source = torch.Generator().manual_seed(seed)
     lengths = (n, n_keys or n, n_keys or n)
     normal = (torch.randn(BATCH, HEADS, length, d, generator=source, dtype=torch.float64) for length in lengths)
@@ -102,7 +103,7 @@ def tensors(
 
 
 class TooFarError(AssertionError):
-    """Two tensors differ by more than is allowed; `excess` is the difference over what is allowed."""
+    """Two tensors differ by more than the tolerance. `excess` is the difference divided by the tolerance."""
 
     def __init__(self, difference: float, tolerance: float, scale: str = "of the largest entry") -> None:
         super().__init__(f"differs by {difference:.2e} {scale}, allowed {tolerance:.0e}")
@@ -110,15 +111,15 @@ class TooFarError(AssertionError):
 
 
 def assert_close(actual: Tensor, expected: Tensor, tolerance: float) -> None:
-    """Equal within a tolerance relative to the largest expected entry (or 1, where all are smaller)."""
+    """Asserts equality up to a tolerance, relative to the largest expected entry or, if all are smaller, to 1."""
     scale = max(1.0, expected.abs().max().item())
     difference = (actual - expected).abs().max().item() / scale
-    if not difference <= tolerance:  # NaN is too far as well
+    if not difference <= tolerance:  # NaN fails too
         raise TooFarError(difference, tolerance)
 
 
 def gradients(out: Tensor, *wanted: Tensor) -> list[Tensor]:
-    """The gradients of a fixed, uneven function of the output; zeros where it does not depend on an input."""
+    """The gradients of a fixed random projection of the output. Zeros for inputs that do not affect it."""
     probe = torch.randn(out.shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     found = torch.autograd.grad((out * probe.to(out.dtype).to(out.device)).sum(), wanted, allow_unused=True)
     return [torch.zeros_like(x) if g is None else g for x, g in zip(wanted, found, strict=True)]

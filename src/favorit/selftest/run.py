@@ -1,6 +1,6 @@
-"""The trials of a device, and what comes of them: `favorit selftest`.
+"""The trials of `favorit selftest` on a device, and their outcomes.
 
-A trial is one check of one subject: an invariant of a mixer, the golden losses, or a training in one precision.
+A trial is one check of one subject: an invariant of a mixer, the golden losses, or a training run in one precision.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from favorit.selftest.inputs import TooFarError, case_builder
 
 
 class Trial(NamedTuple):
-    """A check and what is checked, and the function that raises if it fails."""
+    """The name of a check, the subject that it checks, and a function that raises an exception if it fails."""
 
     check: str
     subject: str
@@ -29,8 +29,8 @@ class Trial(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What came of a trial. `error` is None if it passed; `excess` is the difference over the tolerance, infinite if
-    the trial failed without one.
+    """The outcome of a trial. `error` is None if it passed. `excess` is the difference divided by the tolerance, and
+    infinite if the trial failed for another reason.
     """
 
     check: str
@@ -63,9 +63,9 @@ def list_trials(device: Device, only: str | None = None) -> list[Trial]:
 
 
 def run_trials(trials: Sequence[Trial], listen: Callable[[int, int], None]) -> list[Outcome]:
-    """The outcome of each trial. `listen` gets the number of finished trials and of all."""
+    """The outcome of each trial. Calls `listen(finished trials, all trials)` after each."""
     if not __debug__:
-        raise FavoritError("python -O removes the assertions that these checks consist of: run without -O")
+        raise FavoritError("python -O removes the assertions of these checks: run without -O")
     outcomes = []
     for trial in trials:
         outcomes.append(attempt(trial))
@@ -74,7 +74,7 @@ def run_trials(trials: Sequence[Trial], listen: Callable[[int, int], None]) -> l
 
 
 def attempt(trial: Trial) -> Outcome:
-    """Runs a trial. Any exception is a failure: a device may lack an operation."""
+    """Runs a trial. Any exception counts as a failure: a device may not support an operation."""
     error, excess = None, 0.0
     start = time.perf_counter()
     try:
@@ -91,7 +91,7 @@ def attempt(trial: Trial) -> Outcome:
 
 
 def _describe(failure: Exception) -> str:
-    """The first line of the message; for an assertion without one, the assertion itself."""
+    """The first line of the message. For an assertion without a message, the source line of the assertion."""
     first = next(iter(str(failure).strip().splitlines()), "")
     if isinstance(failure, AssertionError):
         return first or str(traceback.extract_tb(failure.__traceback__)[-1].line)
@@ -99,7 +99,7 @@ def _describe(failure: Exception) -> str:
 
 
 class Tally(NamedTuple):
-    """The outcomes of one check, failures with the largest excess first."""
+    """The outcomes of one check. Failures are sorted by excess, the largest first."""
 
     check: str
     passed: int

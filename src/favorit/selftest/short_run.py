@@ -1,4 +1,4 @@
-"""A short training on the device, in each precision that it has."""
+"""A short training run on the device, in each of its precisions."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from favorit.selftest.inputs import TooFarError
 from favorit.training import train
 from favorit.training.events import Event, Step
 
-# Two steps: the loss of the second shows the update of the first. Every position and four mixers, random features that
-# are redrawn, clipping and a moving average of the weights.
+# Two steps, so that the loss of the second step depends on the update of the first. The model has every position and
+# four mixers. Training redraws random features, clips gradients and averages the weights.
 CONFIG = {
     "model": dict(
         image_size=8,
@@ -24,7 +24,7 @@ CONFIG = {
     "data": dict(name="synthetic(size=8, classes=3, train=32, test=16)", validation=0),
     "train": dict(epochs=1, batch_size=16, lr=0.01, clip=1.0, ema=0.9, redraw=1, select="last", monitor="loss"),
 }
-# How far the losses may be from those of fp32 on the CPU, relative to them.
+# The largest relative difference from the losses in fp32 on the CPU.
 HALF_TOLERANCE = 0.05
 
 
@@ -43,7 +43,7 @@ def step_losses(precision: str, device: Device) -> list[float]:
 
 
 def trains_as_in_fp32(precision: str, device: Device = CPU) -> None:
-    """A run in this precision on this device has the losses of fp32 on the CPU, within a tolerance."""
+    """A run in this precision on this device has the losses of fp32 on the CPU up to a tolerance."""
     tolerance = device.golden if precision == "32" else HALF_TOLERANCE
     expected = step_losses("32", CPU)
     found = step_losses(precision, device)

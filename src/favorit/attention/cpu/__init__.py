@@ -1,5 +1,10 @@
 """Fast paths of attention on the CPU. They compute the formulas of `linear.py` and `softmax.py`; `route.py` picks one.
 
-Times in these modules are from 2 cores of an AMD EPYC (Zen 4, AVX-512), fp32, batch 128 and 65 tokens unless they say
-otherwise. LOG.md has the measurements.
+    linear attention     short, blocked, causal, few_queries
+    softmax attention    explicit_softmax, folded_softmax
+    feature maps         block_features (any kernel, by autograd), relu and favor (hand-written backward)
+    sizes and dtypes     limits, tiling, precision, threads
+
+Unless a module says otherwise, its times are from 2 cores of an AMD EPYC (Zen 4, AVX-512) in fp32 with batch 128 and 65
+tokens. LOG.md has the measurements.
 """

@@ -1,7 +1,8 @@
-"""Feature maps of one block of tokens, with a backward that blocked attention can call: the autograd version.
+"""Feature maps of one block of tokens, each with a backward function that blocked attention calls.
 
-A kernel class may have faster implementations (`cpu/relu.py`, `cpu/favor.py`). They are looked up by class; every other
-kernel uses this module. Shapes: G heads of images in a block, N tokens, D head width, M features.
+`cpu/relu.py` and `cpu/favor.py` have hand-written implementations, which are looked up by kernel class. All other
+kernels use the autograd implementation of this module.
+Shapes: G heads of images in a block, N tokens, D head width, M features.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from favorit.attention.kernels.contract import Kernel
 
 
 class Features(NamedTuple):
-    """The features of one block: phi (G,N,M) and, for keys, r (G,N,1) if it was computed with them.
+    """The features of one block: phi (G,N,M) and, for keys, r (G,N,1) if it was computed with phi.
 
-    `backward(gradient of phi, gradient of x)` writes the second, may overwrite the first, and returns the gradients of
-    the kernel's trained parameters.
+    `backward(grad_phi, grad_x)` writes the gradient of x to `grad_x` and returns the gradients of the kernel's trained
+    parameters. It may overwrite `grad_phi`.
     """
 
     phi: Tensor
@@ -28,13 +29,13 @@ class Features(NamedTuple):
 
 
 class BlockFeatures(NamedTuple):
-    """One way to compute features block by block.
+    """An implementation of a feature map that works block by block.
 
     `compute(x, as_keys, buffer)` returns the features of a block; it may store phi in the buffer (G,N,M). x is a block
-    of `prepare(tokens)`, which runs once for all tokens and returns a contiguous tensor. `log_scale` gives r for all
-    keys at once if r does not depend on the features. `is_valid` looks at scales e, sums z or row sums w of attention
-    (all positive): False means that features left the range that this implementation can handle, and the caller takes
-    the next one. None means that it handles every input.
+    of `prepare(tokens)`, which runs once for all tokens and returns a contiguous tensor. `log_scale` computes r for all
+    keys at once, if r does not depend on the features. `is_valid` checks the key scales e, sums z or row sums w of
+    attention, which are all positive. If it returns False, features left the safe range of this implementation, and the
+    caller uses the next one. `is_valid=None` means that every input is valid.
     """
 
     compute: Callable[[Tensor, bool, Tensor], Features]
@@ -44,7 +45,7 @@ class BlockFeatures(NamedTuple):
 
 
 class CpuKernel:
-    """What the CPU paths know about a kernel class beyond its contract. This base class is right for every kernel."""
+    """CPU implementations for a kernel class. The defaults of this base class are correct for every kernel."""
 
     def queries(self, kernel: Any, q: Tensor) -> Tensor:
         """`Kernel.queries` for short sequences."""
@@ -59,11 +60,11 @@ class CpuKernel:
         return 0.0
 
     def allows_bf16(self, kernel: Any) -> bool:
-        """True if features in bf16 are off by no more than their own rounding."""
+        """True if computing features in bf16 adds no larger error than rounding the features."""
         return False
 
     def block_features(self, kernel: Any, like: Tensor, needs_grad: bool) -> list[BlockFeatures]:
-        """Implementations for tokens of the dtype of `like`, fastest first; the last one handles every input."""
+        """Implementations for tokens of the dtype of `like`, fastest first. The last one handles every input."""
         return [_by_autograd(kernel, needs_grad)]
 
 
@@ -72,7 +73,7 @@ _ANY_KERNEL = CpuKernel()
 
 
 def cpu_kernel(kernel: Kernel) -> CpuKernel:
-    """The entry of the kernel's class. A subclass may compute something else, so it does not inherit the entry."""
+    """The entry of the kernel's exact class: subclasses do not inherit it, because they may compute other features."""
     return CPU_KERNELS.get(type(kernel), _ANY_KERNEL)
 
 
@@ -102,7 +103,7 @@ class ParameterGradients:
         self._sums = [p.new_zeros(p.shape) for p in parameters if p.requires_grad]
 
     def add(self, gradients: Iterable[Tensor | None]) -> None:
-        """Adds the gradients of one block, one for each trained parameter; None is zero."""
+        """Adds the gradients of one block, one for each trained parameter. None counts as zero."""
         for total, gradient in zip(self._sums, gradients):
             if gradient is not None:
                 total += gradient
@@ -114,7 +115,7 @@ class ParameterGradients:
 
 
 def project(x: Tensor, columns: Tensor, buffer: Tensor) -> Tensor:
-    """x columns, written to the buffer: (..., N, D), (D, M) -> (..., N, M). x and the buffer are contiguous."""
+    """x @ columns, written to the buffer: (..., N, D), (D, M) -> (..., N, M). x and the buffer are contiguous."""
     torch.mm(x.view(-1, x.shape[-1]), columns, out=buffer.view(-1, columns.shape[-1]))
     return buffer
 

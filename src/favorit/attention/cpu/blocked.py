@@ -1,14 +1,14 @@
-"""Bidirectional linear attention in blocks that stay in cache. The backward recomputes features.
+"""Bidirectional linear attention in blocks that stay in cache. Backward recomputes the features.
 
     forward     kz = sum_j e_j [v_j, 1] phi(k_j)^T,  e_j = exp(r_j - max r)
                 [s_i, w_i] = kz phi(q_i),  out_i = (s_i + d sum_j v_j) / (w_i + d n),  n keys seen
-    backward    the gradients of these products written out; those of phi from `BlockFeatures`
+    backward    hand-written for these products; `Features.backward` continues from phi to q and k
 
 Nothing of size N x M outlives a block. Kept for backward: q, k, e [v, 1], out, w and kz, which is (D + 1) x M per head.
-Against all features at once (`short.py`), with m=128 and 8 heads of width 16 on one thread: relu 195 -> 53 ms forward,
-557 -> 170 ms with backward; favor 233 -> 79 ms and 528 -> 225 ms.
+Compared to all features at once (`short.py`), with m=128 and 8 heads of width 16 on one thread: relu 195 -> 53 ms
+forward, 557 -> 170 ms with backward; favor 233 -> 79 ms and 528 -> 225 ms.
 
-In bf16, v and out are centered (`center`). Relu attention in bf16 takes 0.80 of its time in fp32.
+In bf16, v and out are centered (`center`). Relu attention in bf16 takes 0.80 of the time in fp32.
 Shapes: B batch, H heads, N tokens, D head width, E = D + 1, M features, G heads of images in a block.
 """
 
@@ -34,7 +34,8 @@ from favorit.attention.kernels.contract import Kernel
 from favorit.attention.stability import TINY, finite, guard, or_zero
 from favorit.autocast import without_autocast
 
-# In bf16, the mean query is estimated from every fifth one: 5 divides no usual side of a token grid.
+# In bf16, the mean features of queries are estimated from every fifth query: usual token grids have no side divisible
+# by 5.
 QUERY_STRIDE = 5
 
 
@@ -44,13 +45,13 @@ def attend(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, kernel: Ker
 
 
 def attend_in_bf16(q: Tensor, k: Tensor, v: Tensor, kernel: Kernel, limits: Limits) -> Tensor:
-    """The same in bf16, without a mask."""
+    """`attend` in bf16, without a mask."""
     with without_autocast(v):
         return attend(q.bfloat16(), k.bfloat16(), v.bfloat16(), None, kernel, limits)
 
 
 class _Sums(NamedTuple):
-    """What forward computes before d is added and s is divided by w."""
+    """Intermediate results of forward, before d is added and s is divided by w."""
 
     q: Tensor  # (B,H,Nq,...), prepared for the feature map
     k: Tensor  # (B,H,Nk,...)
@@ -58,7 +59,7 @@ class _Sums(NamedTuple):
     kz: Tensor  # (B,H,E,M)
     s: Tensor  # (B,H,Nq,D)
     weight: Tensor  # (B,H,1,Nq)
-    mean: Tensor | None  # (B,H,1,D): what was subtracted from v, in bf16 only
+    mean: Tensor | None  # (B,H,1,D): what to add to the outputs (`center`), in bf16 only
     is_scaled: bool  # whether e differs from 1
 
 
@@ -80,7 +81,7 @@ class _BlockedAttention(torch.autograd.Function):
         implementations = cpu_kernel(kernel).block_features(kernel, v, needs_grad=False)
         implementation, sums = _first_valid_sums(implementations, kernel.features, sizes, q, k, v, kept)
         s, weight, mean = sums.s, sums.weight, sums.mean
-        # d is below rounding beside row sums that are not tiny.
+        # Adding d changes only tiny row sums; for others it is below rounding.
         needs_guard = not weight.amin() >= TINY * k.shape[-2] / torch.finfo(wide).eps
         if needs_guard:
             seen = v if mean is None else sums.values[..., :-1]
@@ -115,7 +116,7 @@ class _BlockedAttention(torch.autograd.Function):
         grad_sw = _quotient_rule(grad_out.to(widened(out.dtype)), out, weight)
 
         def backward_features(block: Features, left: Tensor, right: Tensor, grad_x: Tensor) -> None:
-            """The gradient of phi is left right; adds what follows from it."""
+            """Computes grad_phi = left @ right, writes grad_x, and adds the gradients of the kernel's parameters."""
             grad_phi = torch.bmm(left, right, out=buffer_for(grad_phi_buffer, left))
             parameter_grads.add(block.backward(grad_phi, grad_x))
 
@@ -144,11 +145,11 @@ class _BlockedAttention(torch.autograd.Function):
 
 
 def _first_valid_sums(implementations: list[BlockFeatures], *arguments: Any) -> tuple[int, _Sums]:
-    """The position of the first implementation that is valid for these inputs, and its sums."""
+    """The index of the first implementation that is valid for these inputs, and its sums."""
     *_, kept = arguments
     for position, features in enumerate(implementations):
         if kept is not None and features.is_valid is not None:
-            continue  # masked keys have e = 0, outside the range of an implementation that needs one
+            continue  # masked keys have e = 0, which never passes the range check
         sums = _compute_sums(features, *arguments)
         if sums is not None:
             return position, sums
@@ -164,7 +165,7 @@ def _compute_sums(
     v: Tensor,
     kept: Tensor | None,
 ) -> _Sums | None:
-    """The sums of forward; None if values leave the range in which `features` is valid."""
+    """The sums of forward; None if they leave the range in which `features` is valid."""
     block_heads, block_tokens = sizes
     wide = widened(v.dtype)
     r = None if features.log_scale is None else features.log_scale(k)
@@ -203,7 +204,7 @@ def _compute_sums(
             slice_tokens(v_GNE, j).mul_(torch.exp(largest - maxima[-1]))
         for i in chunks(q.shape[-2], block_tokens):
             phi = _compute_features(phi_buffer, features, slice_tokens(q_GND, i), False).phi
-            # As a row times a matrix: a matrix times a column takes eight times as long.
+            # A row times a matrix: computing it as a matrix times a column takes eight times as long.
             torch.bmm(kz_GEM[:, -1:], phi.mT, out=weight_GN[..., i])
             torch.bmm(phi, kz_GEM[:, :-1].mT, out=slice_tokens(s_GND, i))
         if features.is_valid is not None and not features.is_valid(kz_GEM[:, -1], weight_GN):
@@ -213,12 +214,12 @@ def _compute_sums(
 
 
 def center(v_and_one: Tensor, phi_k: Tensor, mean_phi_q: Tensor) -> Tensor:
-    """Subtracts a mean from v in [v, 1] (G,N,E), in place, and returns what to add to outputs (G,1,D).
+    """Subtracts a weighted mean from v in [v, 1] (G,N,E), in place. Returns what to add to the outputs (G,1,D).
 
-    Weights sum to one, so outputs shift by the same amount and no gradient changes. Without it, what all outputs have
-    in common would swamp the gradients of weights once they are rounded to bf16. The mean weights keys as the mean
-    query (G,1,M) does: far from the values that count, it would round those. The mean of what rounding changes is
-    returned too: bf16 values lie on a grid, and v - mean may be rounded the same way for all tokens.
+    Weights sum to one, so all outputs shift by this mean and no gradient changes. Without centering, a large offset
+    that all values share would swamp the gradients of the weights, which are rounded to bf16. The mean uses the weights
+    of the mean query (G,1,M): values with large weights are then close to zero and lose little in rounding. The result
+    also contains the mean rounding error of v - mean, because rounding may shift all tokens in the same direction.
     """
     share = torch.bmm(mean_phi_q, phi_k.mT).float().add_(TINY)
     share.div_(share.sum(-1, keepdim=True))
@@ -230,12 +231,12 @@ def center(v_and_one: Tensor, phi_k: Tensor, mean_phi_q: Tensor) -> Tensor:
 
 
 def _compute_features(buffer: Tensor, features: BlockFeatures, x: Tensor, as_keys: bool) -> Features:
-    """The features of x (G,N,...), stored in the block's buffer where the implementation can use it."""
+    """The features of x (G,N,...), stored in the block's buffer if the implementation uses it."""
     return features.compute(x, as_keys, buffer_for(buffer, x))
 
 
 def _quotient_rule(grad_out: Tensor, out: Tensor, weight: Tensor) -> Tensor:
-    """The gradients of s_i and, as one more column, of w_i: g / w and -g . out / w."""
+    """The gradients of s_i, g / w, and of w_i, -g . out / w, as an additional column."""
     both = grad_out.new_empty(*out.shape[:-1], out.shape[-1] + 1)
     grad_s = torch.div(grad_out, weight.mT.to(grad_out.dtype), out=both[..., :-1])
     torch.sum(grad_s * out, -1, keepdim=True, out=both[..., -1:]).neg_()

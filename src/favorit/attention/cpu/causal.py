@@ -1,7 +1,7 @@
-"""Causal linear attention that recomputes in backward, for some heads of some images at a time.
+"""Causal linear attention in parts of some heads of some images. Backward recomputes each part.
 
-The same prefix sums as the direct form (`prefix_sums.py`), in parts whose features stay in cache. Backward recomputes
-each part, so that memory grows with N D and M D instead of N M. Used above `Limits.few_features` features.
+It uses the same prefix sums as the direct form (`prefix_sums.py`). The features of a part stay in cache. Memory grows
+with N D and M D instead of N M. Used above `Limits.few_features` features.
 """
 
 from __future__ import annotations

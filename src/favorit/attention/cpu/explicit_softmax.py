@@ -1,12 +1,14 @@
-"""Softmax attention that keeps its weights: faster to train on a CPU than torch's fused kernel, if they are few.
+"""Softmax attention with explicit weights, which are kept for backward.
+
+With few weights, it trains faster on a CPU than torch's fused kernel.
 
     forward     w = softmax(q k^T / sqrt(D)),  out = w v
     backward    grad_w = g v^T,  grad_s = w * (grad_w - sum_j w grad_w),  grad_v = w^T g,
                 grad_q = grad_s k / sqrt(D),  grad_k = grad_s^T q / sqrt(D)
 
-Forward and backward against torch's kernel: 1.1 to 1.5 times faster in fp32 up to 200 tokens (8 heads of width 16 at 65
-tokens: 21 instead of 31 ms). Against fp32 in place of bf16: 1.1 to 1.6 times faster in bf16 at any length that was
-tried. Shapes: B batch, H heads, N tokens, D head width.
+Forward and backward in fp32 are 1.1 to 1.5 times faster than torch's kernel up to 200 tokens (8 heads of width 16 at 65
+tokens: 21 instead of 31 ms). In bf16 they are 1.1 to 1.6 times faster than computing bf16 inputs in fp32, at all
+lengths that were measured. Shapes: B batch, H heads, N tokens, D head width.
 """
 
 from __future__ import annotations
@@ -29,12 +31,14 @@ def attend_in_fp32(q: Tensor, k: Tensor, v: Tensor, limits: Limits) -> Tensor:
 
 
 def attend_in_bf16(q: Tensor, k: Tensor, v: Tensor, limits: Limits) -> Tensor:
-    """The same with products in bf16 and scores in fp32."""
+    """Attention with products in bf16 and scores in fp32, for the same shapes."""
     return _InBf16.apply(limits, q, k, v)
 
 
 def attend_few_queries(q: Tensor, x: Tensor, same_x: Tensor) -> Tensor:
-    """Few queries (B,H,I,D) over tokens x (B,H,N,D) that are keys and values at once: one product gives both gradients.
+    """Few queries (B,H,I,D) over tokens x (B,H,N,D) that are both keys and values.
+
+    One product computes the gradient of x as keys and as values.
 
     1.2 to 1.7 times faster than torch's kernel in fp32, 1.3 to 2.5 times in bf16.
     """
@@ -43,13 +47,13 @@ def attend_few_queries(q: Tensor, x: Tensor, same_x: Tensor) -> Tensor:
 
 
 def block_heads(q: Tensor, k: Tensor, limits: Limits) -> int:
-    """How many heads have scores that fit into one block; at least 0."""
+    """The number of heads whose scores fit into one block; may be 0."""
     return limits.block_elements // (q.shape[-2] * k.shape[-2])
 
 
 class _InFp32(torch.autograd.Function):
-    """A block is one head of some images. Tokens are views of the packed projection, at even distances, and are
-    multiplied in place, without a copy.
+    """A block is one head of some images. q, k and v are strided views of the packed projection and are multiplied
+    without a copy.
     """
 
     @staticmethod
@@ -88,9 +92,9 @@ class _InFp32(torch.autograd.Function):
 
 
 class _InBf16(torch.autograd.Function):
-    """Scores stay fp32, as in fused kernels: rounded to bf16, a score of 50 is off by 0.1 and its weight by a tenth.
+    """Scores are fp32, as in fused kernels: in bf16, a score of 50 would be off by 0.1 and its weight by a tenth.
 
-    Products are fastest with all heads of all images in one batch; only the scores are computed in blocks.
+    Products are fastest with all heads of all images in one batch. Only the scores are computed in blocks.
     """
 
     @staticmethod
@@ -100,8 +104,7 @@ class _InBf16(torch.autograd.Function):
         w = q.new_empty(*q.shape[:2], k.shape[1])
         blocks = chunks(len(q), even_chunk_size(len(q), block_heads(q, k, limits)))
         scores, wide_q, wide_k = (q.new_empty(blocks[0].stop, *x.shape[1:], dtype=torch.float32) for x in (w, q, k))
-        # exp(s) = 2^(s / ln 2): torch's powers of two and four more passes take 0.6 of the time of its softmax in
-        # place.
+        # exp(s) = 2^(s / ln 2): exp2_ and the four other passes take 0.6 of the time of torch's softmax in place.
         scale = q.shape[-1] ** -0.5 / math.log(2)
         for heads in blocks:
             block = slice(heads.stop - heads.start)
@@ -118,8 +121,8 @@ class _InBf16(torch.autograd.Function):
         q, k, v, w = ctx.saved_tensors
         g = grad_out.reshape(-1, *grad_out.shape[2:])
         scale = q.shape[-1] ** -0.5
-        # A constant along a row of grad_w has no effect. Without the mean of v, g v^T is small enough to be rounded.
-        # The mean is fp32: torch subtracts it five times faster than one in bf16.
+        # Adding a constant to a row of grad_w has no effect. Subtracting the mean of v from v makes g v^T small enough
+        # to round to bf16. The mean is fp32: torch subtracts it five times faster than a bf16 mean.
         centered = (v - v.mean(1, keepdim=True).float()).to(v.dtype)
         grad_scores = _softmax_backward(torch.bmm(g, centered.mT), w)
         grad_q = torch.bmm(grad_scores, k).mul_(scale)
@@ -129,7 +132,7 @@ class _InBf16(torch.autograd.Function):
 
 
 class _FewQueries(torch.autograd.Function):
-    """Scores are fp32."""
+    """Scores are fp32. For bf16 inputs, the weights and the gradients of scores are rounded to bf16 for products."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, x: Tensor) -> Tensor:
@@ -153,17 +156,17 @@ class _FewQueries(torch.autograd.Function):
 
 
 def _blocks_of_images(q: Tensor, k: Tensor, limits: Limits) -> tuple[list[tuple[slice, int]], Tensor]:
-    """The images and the head of each block, and a buffer for the scores of one block."""
+    """(images, head) of each block, and a buffer for the scores of one block."""
     images = even_chunk_size(len(q), block_heads(q, k, limits))
     blocks = [(b, h) for b in chunks(len(q), images) for h in range(q.shape[1])]
     return blocks, q.new_empty(images, q.shape[2], k.shape[2])
 
 
 def _scaled_product(a: Tensor, b: Tensor, buffer: Tensor, scale: float) -> Tensor:
-    """scale a b, written to the buffer."""
+    """scale (a @ b), written to the buffer."""
     return torch.baddbmm(buffer, a, b, beta=0, alpha=scale, out=buffer)
 
 
 def _softmax_backward(grad_w: Tensor, w: Tensor) -> Tensor:
-    """The gradient of scores from that of weights, in place."""
+    """The gradient of the scores. It overwrites `grad_w`, the gradient of the weights."""
     return torch.ops.aten._softmax_backward_data.out(grad_w, w, -1, w.dtype, grad_input=grad_w)

@@ -1,10 +1,11 @@
-"""Softmax attention for few queries, with the projections folded into them: no keys and no values are computed.
+"""Softmax attention for few queries without computing keys and values: their projections are applied to the queries
+and to the output instead.
 
     w_i = softmax_j((W_k^T q_i) . x_j / sqrt(D)),  out_i = W_v sum_j w_ij x_j + b_v
 
-b_k adds the same to all scores of a query, so it cancels. Faster if there are fewer queries than a head is wide:
-forward and backward of attention with one query from x, 9.3 -> 3.6 ms (width 64, 4 heads), 28 -> 7.7 ms (width 128, 8
-heads). Shapes: B batch, H heads, N tokens, I queries, D head width, C model width.
+b_k adds the same value to all scores of a query, so it cancels. This is faster with fewer than D queries. Forward and
+backward for one query, starting at x: 9.3 -> 3.6 ms (width 64, 4 heads), 28 -> 7.7 ms (width 128, 8 heads).
+Shapes: B batch, H heads, N tokens, I queries, D head width, C model width.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from favorit.attention.mixer import UnprojectedTokens
 
 
 def fold(q: Tensor, tokens: UnprojectedTokens) -> tuple[Tensor, Tensor]:
-    """W_k^T q (B,1,H I,C) and x (B,1,N,C): one head as wide as the tokens, which are its keys and its values.
+    """W_k^T q (B,1,H I,C) and x (B,1,N,C): queries of one head of width C, whose keys and values are the tokens.
 
-    Softmax divides scores by sqrt(C) then, so the queries are scaled by sqrt(C / D).
+    Attention over them divides scores by sqrt(C), not sqrt(D), so the queries are multiplied by sqrt(C / D).
     """
     x = tokens.x.unsqueeze(1)
     scaled_q = q * (x.shape[-1] / q.shape[-1]) ** 0.5

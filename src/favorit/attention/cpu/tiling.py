@@ -1,4 +1,4 @@
-"""Cutting batches into blocks whose intermediate results stay in cache.
+"""Splitting batches into blocks whose intermediate results stay in cache.
 
 A block is some heads of some images, or some tokens of a single head. Shapes: B batch, H heads, N tokens, M features,
 G heads of images in a block.
@@ -29,7 +29,10 @@ def even_chunk_size(length: int, most: int) -> int:
 
 
 def block_sizes(heads: int, tokens: int, features: int, dtype: torch.dtype, limits: Limits) -> tuple[int, int]:
-    """(heads, tokens) of one block: as many whole heads as fit, or as many tokens of a single head as fit."""
+    """(heads, tokens) of one block: the most whole heads that fit, or the most tokens of a single head.
+
+    A block has at least `limits.shortest_block` tokens, or all of them if there are fewer.
+    """
     elements = limits.block_elements if dtype in WIDE else limits.bf16_block_elements
     block_heads = even_chunk_size(heads, elements // (tokens * features))
     block_tokens = min(tokens, elements // (block_heads * features))
@@ -37,19 +40,19 @@ def block_sizes(heads: int, tokens: int, features: int, dtype: torch.dtype, limi
 
 
 def blocks_of_heads(heads: int, *tensors: Tensor | None) -> Iterator[tuple[Any, ...]]:
-    """Each tensor (B,H,...) in blocks (G,...) of `heads` heads: views, so results can be written to them. None stays
-    None.
+    """Each tensor (B,H,...) in blocks (G,...) of `heads` heads. Blocks of contiguous tensors are views, so results can
+    be written to them. None stays None.
     """
     blocks = [repeat(None) if x is None else x.contiguous().flatten(0, 1).split(heads) for x in tensors]
     return zip(*blocks, strict=False)
 
 
 def slice_tokens(x: Tensor, tokens: slice) -> Tensor:
-    """x[:, tokens] of (G,N,...). Returns x itself for all tokens: making a view costs as much as a small operation."""
+    """x[:, tokens] of (G,N,...), or x itself for all tokens: a view costs as much as a small operation."""
     return x if tokens.stop - tokens.start == x.shape[1] else x[:, tokens]
 
 
 def buffer_for(buffer: Tensor, x: Tensor) -> Tensor:
-    """The part (G,N,M) of a block's buffer (tokens, M) that the features of x (G,N,...) take."""
+    """The part (G,N,M) of a block's buffer (heads x tokens, M) for the features of x (G,N,...)."""
     heads, tokens = x.shape[:2]
     return buffer[: heads * tokens].view(heads, tokens, -1)

@@ -1,4 +1,4 @@
-"""The contract of a kernel: what linear attention needs to know about a feature map.
+"""The interface of a kernel: what a feature map must provide for linear attention.
 
 Shapes: N tokens, D head width, M features; leading dimensions (batch, heads) are arbitrary.
 """
@@ -10,7 +10,8 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-# A kernel divides x by D^s. Softmax divides q . k by D^(1/2), so each of q and k by D^(1/4).
+# The exponent s of each scale: a kernel divides x by D^s. Softmax divides q . k by D^(1/2), which is "fourth": D^(1/4)
+# for each of q and k.
 Scale = Literal["sqrt", "fourth", "none"]
 SCALES: dict[Scale, float] = {"sqrt": 0.5, "fourth": 0.25, "none": 0.0}
 
@@ -18,12 +19,12 @@ SCALES: dict[Scale, float] = {"sqrt": 0.5, "fourth": 0.25, "none": 0.0}
 class Kernel(nn.Module, ABC):
     """A feature map phi. Attention weights are w_ij = phi(q_i) . phi(k_j) / sum_j phi(q_i) . phi(k_j).
 
-    Each token is mapped on its own: no other token, head or image may change its features. The kernel owns its scaling.
-    Inputs are fp32 or fp64, with autocast off.
+    The features of a token depend only on that token, not on other tokens, heads or images. The kernel scales its
+    inputs itself. Inputs are fp32 or fp64, with autocast off.
 
-    Features may be signed where the weights stay well defined: phi(q) . phi(k) must not be negative for any q and k
-    (`sincos` adds a constant feature for this). A kernel that breaks this rule trains until the sum of a row crosses
-    zero: its weights then grow without bound. The `raw=True` forms do, and say so.
+    Features may be negative, but phi(q) . phi(k) must not be negative for any q and k (`sincos` adds a constant feature
+    for this). Otherwise the sum of a row may cross zero in training, where its weights grow without bound. Kernels with
+    `raw=True` break this rule; their docstrings say so.
     """
 
     features: int  # M
@@ -32,22 +33,21 @@ class Kernel(nn.Module, ABC):
     def queries(self, q: Tensor) -> Tensor:
         """phi(q), up to one positive factor per token: (..., N, D) -> (..., N, M).
 
-        The factor appears in the numerator and the denominator of a row of weights, so a kernel may drop it.
+        A kernel may drop any positive factor of a query: it cancels between the numerator and the denominator of w_ij.
         """
 
     @abstractmethod
     def keys(self, k: Tensor) -> tuple[Tensor, Tensor | None]:
         """phi(k) as (u, r) with phi(k_j) = u_j exp(r_j): (..., N, D) -> (..., N, M), (..., N, 1) or None for r = 0.
 
-        No factor of a single key may be dropped: it is that key's weight. Only a factor common to all keys cancels.
-        A kernel whose features overflow moves their exponent to r, detached; the mixer forms only exp(r - max r).
-        A kernel with bounded features returns `self.queries(k), None`, if `queries` drops no factor.
+        A kernel must keep every factor of a single key, because it changes the weight of that key. Only a constant
+        factor, the same for all keys, cancels. If features can overflow, the kernel moves their largest exponent to r,
+        detached from the graph, and divides u by exp(r). The mixer computes only exp(r - max r). If features cannot
+        overflow and `queries` drops no factor, return `self.queries(k), None`.
         """
 
     def redraw(self, index: int) -> None:
-        """Draws random features again, as a function of (seed, layer, index). Kernels without random features do
-        nothing.
-        """
+        """Redraws random features as a function of (seed, layer, index). Kernels without random features do nothing."""
 
     def scalars(self) -> dict[str, float]:
         """Learned scalars to log while the model trains."""

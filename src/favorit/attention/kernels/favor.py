@@ -17,7 +17,7 @@ from favorit.attention.kernels.registry import kernel
 from favorit.errors import FavoritError
 from favorit.spec import PositiveInt
 
-# The factor of |x~|^2 in the exponent, for each kernel that can be estimated.
+# `kernel` -> the factor of -|x~|^2 in the exponent.
 DECAYS = {"softmax": 0.5, "gaussian": 1.0}
 
 
@@ -27,11 +27,12 @@ class Favor(Kernel):
 
     W holds M random rows: Haar-orthogonal in blocks of D rows, with the norms of Gaussian vectors (`norm="chi"`). All
     heads of a layer share W. `orthogonal=False` draws independent rows. `norm="regular"` gives every row the norm
-    sqrt(D), which is biased. `features="hyperbolic"` is [exp(u), exp(-u)] over M/2 rows: the same mean with less
-    variance. `kernel="gaussian"` is exp(W x~ - |x~|^2), which estimates exp(-|q~ - k~|^2 / 2).
+    sqrt(D), which makes estimates biased. `features="hyperbolic"` uses M/2 rows W: exp(W x~) and exp(-W x~), each times
+    exp(-|x~|^2 / 2). Their products have the same mean with less variance. `kernel="gaussian"` is exp(W x~ - |x~|^2),
+    which estimates exp(-|q~ - k~|^2 / 2).
 
-    Queries drop |q~|^2 / 2 and their largest exponent: both are factors of a whole row. Keys move their largest
-    exponent to r. Dropping it would reweight the keys, a known bug of published code.
+    Queries drop |q~|^2 / 2 and their largest exponent: both cancel in the weights of a query. Keys move their largest
+    exponent to r. Dropping it would change the weights of the keys, a known bug of published code.
 
     Source: Choromanski et al. 2021, Rethinking Attention with Performers, arXiv 2009.14794.
     """

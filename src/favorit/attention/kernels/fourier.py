@@ -20,9 +20,9 @@ from favorit.spec import PositiveInt
 class SinCos(Kernel):
     """phi(x) = [1, c cos(W x~), c sin(W x~)], c = sqrt(2/m), x~ = x / D^(1/4); O(N m D).
 
-    E[phi(q) . phi(k)] = 1 + exp(-|q~ - k~|^2 / 2). Random Fourier features on m/2 rows of W, shared by the heads of a
-    layer. The features are signed, but phi(q) . phi(k) = 1 + mean_r cos(w_r . (q~ - k~)) is never negative: this is
-    what the constant feature is for. The kernel has m + 1 features.
+    E[phi(q) . phi(k)] = 1 + exp(-|q~ - k~|^2 / 2). These are random Fourier features with the m/2 rows w_r of W, which
+    all heads of a layer share. Features may be negative, but with the constant feature, phi(q) . phi(k) =
+    1 + mean_r cos(w_r . (q~ - k~)) is not. The kernel has m + 1 features.
 
     Source: Rahimi and Recht 2007, Random Features for Large-Scale Kernel Machines; orthogonal rows from Yu et al. 2016,
     Orthogonal Random Features, arXiv 1610.09072. The constant feature is ours.

@@ -21,7 +21,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.
 
 
 def _linear(layer: nn.Linear, x: Tensor) -> Tensor:
-    """The layer in the precision of x: kernels run in fp32 even if the model's weights are in half precision."""
+    """The layer's output in the dtype of x: kernels run in fp32 even if the weights of the model are half precision."""
     return F.linear(x, layer.weight.to(x.dtype), None if layer.bias is None else layer.bias.to(x.dtype))
 
 
@@ -29,9 +29,9 @@ def _linear(layer: nn.Linear, x: Tensor) -> Tensor:
 class Learned(Kernel):
     """phi(x) = softplus(W2 act(W1 x + b1) + b2): a learned network; O(N hidden (D + M)).
 
-    All heads of a layer share the network. `hidden` is 2 D by default and `m` is D. x is divided by D^(1/4), or as
-    `scale` says. `bias=False` leaves out b1 and b2. `raw=True` leaves out the softplus: features are signed and weights
-    may be negative, and grow without bound where the sum of a row crosses zero, which can end training with NaN.
+    All heads of a layer share the network. By default, `m` is D, `hidden` is 2 D, and x is divided by D^(1/4)
+    (`scale`). `bias=False` removes b1 and b2. `raw=True` removes the softplus: features and weights may then be
+    negative. Weights grow without bound where the sum of a row crosses zero, which can end training with NaN.
 
     Source: f_theta of Ding et al. (report 1 of five) and Clepper et al. (report 2); the softplus is ours.
     """
@@ -68,10 +68,10 @@ class Mixture(Kernel):
 
     net is Linear D -> 2D, LayerNorm, ReLU, Linear 2D -> D on x / sqrt(D). a in (0, 1), t > 0.1 and eps > 0 are learned
     through a = sigmoid(raw_a), t = 0.1 + softplus(raw_t), eps = softplus(raw_eps); they start at 1/2, 1 and `eps`. With
-    `raw=True` they are the parameters themselves, with the same start. Training may then push a out of (0, 1) or eps
-    below 0, which makes features negative, or t through 0, which makes them infinite.
+    `raw=True`, a, t and eps are themselves parameters with the same initial values. Training may then push a out of
+    (0, 1) or eps below 0, which makes features negative, or t through 0, which makes them infinite.
 
-    Source: Clepper et al. (report 2 of five); the forms of a, t and eps that stay in range are ours.
+    Source: Clepper et al. (report 2 of five); the parametrizations that keep a, t and eps in range are ours.
     """
 
     def __init__(self, head_dim: int, raw: bool = False, eps: PositiveFloat = 1e-3) -> None:

@@ -1,6 +1,6 @@
-"""The family of kernels phi(x) = f(P x + b) + eps. The scalar function f is all that tells its members apart.
+"""The family of kernels phi(x) = f(P x + b) + eps. Its members differ only in the scalar function f.
 
-A new member is one decorated function: its name becomes the kernel's name, its keywords the kernel's parameters.
+To add a member, decorate a function: its name becomes the kernel's name, its keywords become parameters of the kernel.
 Shapes: N tokens, D head width, M features.
 """
 
@@ -27,14 +27,14 @@ GELU_MINIMUM = -0.16997120747990369
 class Pointwise(Kernel):
     """phi(x) = f(P x / (t D^s) + b) + eps; O(N M D), or O(N D) with P the identity.
 
-    P is the identity (`m=None`), M random orthogonal rows of norm sqrt(D) (`m=128`), or such rows as the start of
-    learned ones (`m=128, learned=True`). `rows="orthonormal"` draws P as `torch.nn.init.orthogonal_` does: rows of norm
-    about sqrt(D/M), or 1 where M <= D. `scale` divides x by D^(1/2) (`sqrt`), by D^(1/4) (`fourth`, as softmax does to
-    each of q and k) or by 1 (`none`).
+    P is the identity (`m=None`), M random orthogonal rows of norm sqrt(D) (`m=128`), or learned rows that are
+    initialized this way (`m=128, learned=True`). `rows="orthonormal"` draws P as `torch.nn.init.orthogonal_` does: rows
+    have norm about sqrt(D/M), or 1 if M <= D. `scale` divides x by D^(1/2) (`sqrt`), by D^(1/4) (`fourth`, as softmax
+    does to each of q and k) or by 1 (`none`).
 
-    `bias=True` adds b, 0 otherwise. [P, b] is drawn, redrawn and learned as one matrix with rows in R^(D+1): b is
-    random too, not scaled, and about as large as an entry of P. `temperature=True` learns t > 0, one per layer; it
-    starts at 1 and is logged.
+    `bias=True` adds b; otherwise b = 0. [P, b] is drawn, redrawn and learned as one matrix with rows in R^(D+1), so b
+    is random too and about as large as an entry of P. b is not divided by t D^s. `temperature=True` learns one t > 0
+    per layer, which starts at 1 and is logged.
     """
 
     def __init__(
@@ -107,8 +107,9 @@ class Pointwise(Kernel):
 def pointwise(f: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Registers the kernel f(P x + b) + eps under the name of f.
 
-    f maps a tensor elementwise to values >= 0. With a keyword `raw=True` of its own it may return values of both signs.
-    Its docstring is the kernel's: the first paragraph is f's formula, the last one its source.
+    f maps a tensor elementwise to values >= 0. If f has a parameter `raw`, it may return negative values for raw=True.
+    The docstring of f becomes the docstring of the kernel: the first paragraph is the formula of f, the last one its
+    source.
     """
     f_parameters = parameters_of(f, ("x",))
 
@@ -163,8 +164,8 @@ def gelu(x: Tensor, raw: bool = False) -> Tensor:
 def exp(x: Tensor, clamp: PositiveFloat = 10.0) -> Tensor:
     """f(x) = exp(min(max(x, -c), c)), c = clamp.
 
-    `temperature=True` divides P x by t before it is clamped: dynamic clamping.
+    `temperature=True` divides P x by t before clamping, which the report calls dynamic clamping.
 
-    Source: Clepper et al. (report 2 of five). These are not features of the softmax kernel: see `favor`.
+    Source: Clepper et al. (report 2 of five). These features do not estimate the softmax kernel; `favor` does.
     """
     return torch.exp(x.clamp(-clamp, clamp))

@@ -24,10 +24,10 @@ def gaussian_rows(m: int, dim: int, generator: torch.Generator) -> Tensor:
 def orthogonal_rows(m: int, dim: int, generator: torch.Generator, norm: Orthogonal = "chi") -> Tensor:
     """(m, dim): blocks of dim orthogonal rows, each block Haar-distributed.
 
-    `norm="chi"` gives rows the lengths of normal vectors, so that each row alone is standard normal and estimates stay
-    unbiased; `"regular"` gives all of them sqrt(dim), which is biased. `"orthonormal"` has no blocks: as in
-    `torch.nn.init.orthogonal_`, columns are orthonormal, or rows where m < dim. The mean square norm of a row is then
-    dim / m, or 1.
+    `norm="chi"` gives rows the lengths of normal vectors: each row is then standard normal, and estimates are unbiased.
+    `"regular"` gives all rows the length sqrt(dim); estimates are then biased. `"orthonormal"` has no blocks: as in
+    `torch.nn.init.orthogonal_`, the columns are orthonormal, or the rows if m < dim. The mean squared norm of a row is
+    then dim / m, or 1 if m < dim.
     """
     if norm == "orthonormal":
         tall = _haar((max(m, dim), min(m, dim)), generator)
@@ -39,18 +39,19 @@ def orthogonal_rows(m: int, dim: int, generator: torch.Generator, norm: Orthogon
 
 
 def _haar(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Matrices (..., rows, columns) with orthonormal columns, uniform over all such: QR alone favors some directions
-    until R's diagonal is positive.
+    """Uniformly distributed matrices (..., rows, columns) with orthonormal columns.
+
+    The Q of a QR decomposition favors some directions. Making the diagonal of R positive removes this bias.
     """
     q, r = torch.linalg.qr(torch.randn(shape, generator=generator, dtype=torch.float64))
     return q * torch.where(r.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0)[..., None, :]
 
 
 class RandomRows(nn.Module):
-    """A buffer `rows` (m, dim) that is a function of (seed, layer, index): the same on every device, rank and
-    resumption.
+    """A buffer `rows` (m, dim) that is a function of (seed, layer, index): equal on all devices and ranks, and after a
+    resume.
 
-    It is a buffer, so state dictionaries, copies and averages of a model carry the features it was trained with.
+    State dictionaries, copies and averages of a model include buffers, and so the features it was trained with.
     """
 
     rows: Tensor
@@ -64,12 +65,14 @@ class RandomRows(nn.Module):
         self._draw(0)
 
     def redraw(self, index: int) -> None:
-        """Draw number `index`. Only in training: a model that is evaluated keeps the features it was trained with."""
+        """Replaces the rows by draw number `index`. Does nothing in evaluation mode, where a model keeps the features
+        it was trained with.
+        """
         if self.training:
             self._draw(index)
 
     def _draw(self, index: int) -> None:
-        if self.rows.is_meta:  # shapes without values
+        if self.rows.is_meta:  # meta tensors have no values
             return
         source = seeds.generator(self.seed, "features", self.layer, index)
         m, dim = self.rows.shape

@@ -20,7 +20,9 @@ def add_kernel(name: str, builder: Callable[..., Kernel], parameters: dict[str, 
     entry = KERNELS[name]
     mixer_parameters = parameters_of(Linear, ("self", "kernel"))
     if clash := mixer_parameters.keys() & entry.parameters.keys():
-        raise FavoritError(f"kernel {name!r}: the mixer has a parameter {', '.join(sorted(clash))} too; rename it")
+        raise FavoritError(
+            f"kernel {name!r}: parameter {', '.join(sorted(clash))} is also a parameter of the mixer; rename it"
+        )
 
     def build(**values: Any) -> Linear:
         kernel_values = {key: values[key] for key in (*entry.parameters, *entry.context) if key in values}
