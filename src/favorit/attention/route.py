@@ -22,7 +22,6 @@ from favorit.attention.cpu.block_features import cpu_kernel
 from favorit.attention.cpu.precision import is_bf16_product
 from favorit.attention.cpu.tiling import block_sizes
 from favorit.attention.dtypes import HALF, in_full_precision, output_dtype, widened
-from favorit.attention.kernels.contract import Kernel
 from favorit.attention.mixer import UnprojectedTokens
 
 
@@ -30,7 +29,7 @@ class LinearCall(NamedTuple):
     """One forward of `Linear`."""
 
     mixer: Any
-    kernel: Kernel
+    kernel: Any  # a Kernel
     q: Tensor
     k: Tensor
     v: Tensor
