@@ -9,8 +9,9 @@ from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter
 
+from favorit import catalog
 from favorit.attention import KERNELS, Linear
-from favorit.catalog import REGISTRIES, list_components, written
+from favorit.catalog import REGISTRIES, list_components
 from favorit.config import SECTIONS, RunConfig
 from favorit.model import PRESETS, layout, preset
 from favorit.model.outline import outline
@@ -154,7 +155,7 @@ def layouts() -> Iterator[str]:
     yield from table(
         ("name", "layers at depth 4"),
         (
-            (f"`{name}`", escape(written("layouts", name).removesuffix("  at depth 4")))
+            (f"`{name}`", escape(catalog.describe("layouts", name).removesuffix("  at depth 4")))
             for name in list_components("layouts")
         ),
     )
