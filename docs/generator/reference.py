@@ -206,7 +206,7 @@ def fields() -> Iterator[str]:
 def invariants() -> Iterator[str]:
     """The page of invariants that the conformance suites check, and of the wrong implementations that they reject."""
     yield "# Promises\n"
-    yield "Mixers, positions, stems and heads have a conformance suite each, which tests every registered component. If a"
+    yield "Mixers, positions, stems and heads have a conformance suite each. It tests every registered component. If a"
     yield "component cannot satisfy an invariant, its test case gives the reason, and a test checks that it fails.\n"
     for kind in CHECKS:
         yield f"({kind})=\n## Invariants of {kind}\n"
