@@ -1,11 +1,11 @@
-# Two commands do everything on a fresh machine: `make demo` and `make test`.
+# On a fresh machine, `make demo` and `make test` install everything that they need.
 VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-# `make results` works through results/queue.yaml at low priority, in the background of other work; kill it at any time, rerun to resume.
-# `make test-system` needs a PostgreSQL server's programs (it installs the Debian package if they are absent) and several minutes.
+# `make results` trains the runs of results/queue.yaml at low priority. Stop it at any time; rerun it to resume.
+# `make test-system` takes several minutes. It needs PostgreSQL server programs and installs the Debian package if they are missing.
 .PHONY: demo test test-system docs results lint types unit format clean
 
 demo: $(INSTALLED)
@@ -20,7 +20,7 @@ lint: $(INSTALLED)
 types: $(INSTALLED)
 	$(BIN)/mypy
 
-# One thread for each of two workers: four OpenMP threads on two cores wait for each other more than they compute.
+# Two workers with one thread each: on two cores, four OpenMP threads spend more time waiting than computing.
 unit: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --durations=10
 
@@ -28,7 +28,7 @@ test-system: $(INSTALLED)
 	sh tests/system/install.sh
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/system --durations=10
 
-# The site opens offline: build/docs/index.html. `pip install 'favorit[docs]'` is all that this command needs.
+# The site, build/docs/index.html, works offline. The build needs only the packages of `favorit[docs]`.
 docs: $(INSTALLED)
 	$(BIN)/sphinx-build -W --keep-going -q -b html docs build/docs
 

@@ -1,1 +1,1 @@
-"""Writes the reference of all components and renders formulas, for Sphinx."""
+"""Generates the component reference and renders formulas, for Sphinx."""

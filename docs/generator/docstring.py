@@ -22,7 +22,7 @@ ARXIV = re.compile(r"arXiv (\d{4}\.\d{4,5})")
 
 @dataclass(frozen=True)
 class Described:
-    """What a docstring says, each part as Markdown."""
+    """The parts of a docstring, each as Markdown."""
 
     formulas: tuple[str, ...]
     words: str
@@ -32,7 +32,7 @@ class Described:
 
 
 def describe(docstring: str) -> Described:
-    """The parts of a component's docstring; "" for a part that it does not have."""
+    """The parts of a component's docstring; a missing part is empty."""
     first, *rest = (" ".join(part.split()) for part in inspect.cleandoc(docstring).split("\n\n"))
     pieces = ENDS.split(first)[::2]
     formulas = tuple(to_latex(piece) for piece in pieces if is_formula(piece))
@@ -49,7 +49,7 @@ def describe(docstring: str) -> Described:
 
 
 def markdown(text: str) -> str:
-    """Text with code in backticks, its formulas typeset and everything else as it is written."""
+    """The text with its formulas typeset. Code in backticks stays unchanged, and prose is escaped for Markdown."""
     parts = text.split("`")
     return "".join(f"`{part}`" if index % 2 else _prose(part) for index, part in enumerate(parts))
 

@@ -1,8 +1,8 @@
-"""Formulas as docstrings write them, `phi(x) = exp(W x~ - |x~|^2 / 2)`, as LaTeX.
+"""Converts the plain-text formulas of docstrings, `phi(x) = exp(W x~ - |x~|^2 / 2)`, to LaTeX.
 
 Notation: `x~` is a tilde, `x_n` and `x_(l-1)` subscripts, `x^2` and `D^(1/4)` powers, ` . ` a scalar product, `<-` an
-assignment, `lambda ~ Beta(a, b)` a distribution, `(a) / (b)` a fraction. A word is upright; one letter, or one letter
-with a digit, is italic.
+assignment, `lambda ~ Beta(a, b)` a distribution, `(a) / (b)` a fraction. Words are set upright; single
+letters, also with digits, are italic.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ GREEK = {name: f"\\{name} " for name in ("phi", "alpha", "beta", "lambda", "pi",
     "eps": r"\varepsilon "
 }
 BIG = {"sum": r"\sum ", "mean": r"\operatorname{mean}", "max": r"\max ", "min": r"\min "}
-# Words that a formula may hold without being called as a function. Any other word makes a piece of text prose.
+# Words that a formula may contain without calling them as functions. Text with any other word is prose.
 NAMES = {
     *(
         "act",
@@ -68,7 +68,7 @@ NAMES = {
     *("std", "table", "value", "width"),
 }
 MARKS = {*SYMBOLS, *"+-/^_~|("}
-# The end of a sentence, a word before brackets that it does not call, an article.
+# Signs of prose: the end of a sentence, a space between a word and a bracket, an article.
 PROSE = re.compile(r"\S[.:;] |[A-Za-z]{2,} [(\[]|^[aA]( \w|$)")
 PUNCTUATION = ".,:;"
 SPECIAL = re.compile(r"([\\*_|~<>\[\]$#{}^])")
@@ -80,13 +80,13 @@ class FormulaError(ValueError):
 
 
 def is_formula(text: str) -> bool:
-    """Whether a piece of text has a relation and no words but those of formulas."""
+    """True if the text has a relation, such as `=`, and contains only words that formulas use."""
     tokens = TOKEN.findall(text)
     return any(token in RELATIONS for token in tokens) and _knows(tokens, NAMES)
 
 
 def typeset(prose: str) -> str:
-    """Markdown of prose, with each longest run of words that is a formula, such as `x / D^(1/4)`, as `$latex$`."""
+    """Markdown of prose. Formulas in it, such as `x / D^(1/4)`, become `$latex$`; the longest match wins."""
     words = prose.split(" ")
     out = []
     while words:
@@ -98,12 +98,12 @@ def typeset(prose: str) -> str:
 
 
 def escape(text: str) -> str:
-    """Text in which Markdown finds no markup."""
+    """The text with Markdown's special characters escaped."""
     return SPECIAL.sub(r"\\\1", text)
 
 
 def _is_run(words: list[str]) -> bool:
-    """Whether words of prose are one formula: a variable, or terms with an operator, a power or a subscript."""
+    """True if these words are one formula: a variable, or terms with an operator, a power or a subscript."""
     text = " ".join(words).rstrip(PUNCTUATION)
     tokens = TOKEN.findall(text)
     if not any(token[0].isalpha() for token in tokens) or not _knows(tokens, frozenset()) or PROSE.search(text):
@@ -114,7 +114,7 @@ def _is_run(words: list[str]) -> bool:
 
 
 def _is_balanced(text: str) -> bool:
-    """Whether every bracket closes, and commas are inside brackets."""
+    """True if all brackets and bars are closed, and all commas are inside brackets."""
     depth = 0
     for character in text:
         depth += (character in "([") - (character in ")]")
@@ -124,7 +124,7 @@ def _is_balanced(text: str) -> bool:
 
 
 def _knows(tokens: list[str], names: Set[str]) -> bool:
-    """Whether every word is a letter, a letter with digits, a subscript, a called function or one of `names`."""
+    """True if every word is a letter, a letter with digits, a subscript, a called function or one of `names`."""
     for before, token, after in zip(["", *tokens], tokens, [*tokens[1:], ""], strict=False):
         if before == "_" and (len(token) <= 2 or token in GREEK):
             continue
@@ -136,16 +136,16 @@ def _knows(tokens: list[str], names: Set[str]) -> bool:
 
 
 def to_latex(text: str) -> str:
-    """LaTeX of a formula in the notation of docstrings."""
+    """A formula in the notation of docstrings, as LaTeX."""
     tokens = list(TOKEN.findall(text))
     latex = "".join(_sequence(tokens, ""))
     if tokens:
-        raise FormulaError(f"{text!r}: {tokens[0]!r} closes nothing")
+        raise FormulaError(f"{text!r}: {tokens[0]!r} has no opening bracket")
     return latex.strip()
 
 
 def _sequence(tokens: list[str], closing: str) -> Iterator[str]:
-    """Terms up to a closing bracket, which is removed."""
+    """Yields the LaTeX of terms up to the closing bracket, and removes both from `tokens`."""
     before = ""
     while tokens and not (tokens[0] == closing or (tokens[0] in ")]" and not closing)):
         if tokens[0] == "/" and before.startswith("(") and tokens[1:2] == ["("]:
@@ -163,14 +163,14 @@ def _sequence(tokens: list[str], closing: str) -> Iterator[str]:
 
 
 def _space(before: str, term: str) -> str:
-    """A thin space between a word and what it multiplies."""
+    """A thin space if one of two adjacent factors is a word, else ""."""
     if term.startswith(WORD) and before and (before[-1].isalnum() or before[-1] in "})"):
         return r"\,"
     return r"\," if before.removeprefix(r"\,").startswith(WORD) and term[0].isalnum() else ""
 
 
 def _term(tokens: list[str]) -> str:
-    """An atom with its tilde, subscript and power."""
+    """The LaTeX of an atom with its tilde, prime, subscript and power."""
     latex = _atom(tokens)
     while tokens and tokens[0] in ("~", "_", "^", "'"):
         mark = tokens.pop(0)
@@ -222,5 +222,5 @@ def _word(word: str) -> str:
 
 
 def _inside(latex: str) -> str:
-    """A bracketed term without its brackets."""
+    """The term without its outer brackets."""
     return latex[1:-1] if latex.startswith("(") and latex.endswith(")") else latex

@@ -1,4 +1,4 @@
-"""Formulas as MathML, which browsers draw themselves: no script, no network. docutils translates from LaTeX."""
+"""Renders formulas as MathML, which browsers draw without scripts or network access. docutils converts the LaTeX."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the conformance suites prove about a component, and what it is excused from: read from the tests themselves."""
+"""The invariants that each component satisfies, and its exceptions with reasons, read from the conformance tests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TESTS = Path(__file__).parents[2] / "tests"
 
 
 def load(path: str) -> ModuleType:
-    """A test file as a module."""
+    """Imports a test file as a module."""
     spec = importlib.util.spec_from_file_location(Path(path).stem, TESTS / path)
     assert spec is not None
     assert spec.loader is not None
@@ -27,7 +27,7 @@ def load(path: str) -> ModuleType:
     return module
 
 
-# The invariants of each noun by name.
+# The checks of each kind of component, by name.
 CHECKS: dict[str, Mapping[str, Callable[..., None]]] = {
     "mixers": checks.MIXER_CHECKS,
     "positions": checks_in(vars(load("position/test_positions.py"))),
@@ -38,7 +38,7 @@ MODEL_CASES = {"positions": cases_model.POSITIONS, "stems": cases_model.STEMS, "
 
 
 def promises(kind: str, name: str) -> list[str]:
-    """Lines of Markdown: the invariants that hold and the specs that were tried; then what is excused, and why."""
+    """Lines of Markdown: how many invariants hold and which specs are tested; then each exception and its reason."""
     if kind in ("mixers", "kernels"):
         lines = _mixer(cases.MIXERS[name], "")
         return lines + (_mixer(cases.RAW[name], "With `raw=True`: ") if name in cases.RAW else [])
@@ -56,7 +56,7 @@ def promises(kind: str, name: str) -> list[str]:
 
 
 def _mixer(case: Any, condition: str) -> list[str]:
-    near = " These hold for tokens near a fixed one only, where the weights are well defined." if case.near else ""
+    near = " They are tested only on tokens near a fixed one, where the weights are well defined." if case.near else ""
     first, *rest = _lines("mixers", case.specs, case.excused, condition)
     return [first + near, *rest]
 
@@ -72,12 +72,12 @@ def _lines(kind: str, specs: Sequence[str], excused: Mapping[str, str], conditio
 
 
 def label(check: str) -> str:
-    """The name of a check as words."""
+    """The name of a check, with spaces for underscores."""
     return check.replace("_", " ")
 
 
 def explained(kind: str) -> list[tuple[str, str]]:
-    """(name, what it says) of every invariant of a noun."""
+    """(name, description) of every invariant of a kind of component."""
     return [
         (label(name), markdown(" ".join((inspect.getdoc(check) or "").split()))) for name, check in CHECKS[kind].items()
     ]

@@ -1,4 +1,4 @@
-"""Writes the pages of `docs/reference`: every component that the registries know, from its docstring and its tests."""
+"""Writes the pages of `docs/reference` from the registries, and the docstrings and tests of their components."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from generator.formula import escape
 from generator.promises import CHECKS, explained, label, promises
 from mutants import MUTANTS
 
-# Title and introduction of each page. The introduction of a kind without a conformance suite names its tests.
+# Title and introduction of each page. If a kind has no conformance suite, the introduction names its tests.
 PAGES = {
     "mixers": ("Mixers", "How tokens exchange information. Every kernel is a mixer too: linear attention over it."),
     "kernels": (
@@ -32,36 +32,40 @@ PAGES = {
     ),
     "positions": (
         "Positions",
-        "How a layer knows where a token is. $N$ tokens of model width $C$, heads of width $D$; costs are for one "
-        "head, or for all tokens where they have $C$. Sums combine them: `learned+rope2d`.",
+        "How tokens get their position. $N$ tokens of model width $C$, heads of width $D$. Costs with $D$ are for "
+        "one head, costs with $C$ for the model width. Positions can be added: `learned+rope2d`.",
     ),
-    "stems": ("Stems", "Pixels to tokens. $K$ image channels, model width $C$."),
-    "heads": ("Heads", "Tokens to logits. $N$ tokens of model width $C$. Each owns the last normalization."),
+    "stems": ("Stems", "How pixels become tokens. $K$ image channels, model width $C$."),
+    "heads": (
+        "Heads",
+        "How tokens become logits. $N$ tokens of model width $C$. Each head contains the last normalization.",
+    ),
     "locals": (
         "Locals",
-        "What `model.local` adds to attention from neighboring tokens. Tests: `tests/attention/test_layer.py`.",
+        "Operations on neighboring tokens, which `model.local` adds to attention. "
+        "Tests: `tests/attention/test_layer.py`.",
     ),
-    "optimizers": ("Optimisers", "`train.optimizer`. Tests: `tests/training/test_optimizers.py`."),
+    "optimizers": ("Optimizers", "`train.optimizer`. Tests: `tests/training/test_optimizers.py`."),
     "schedules": (
         "Learning-rate schedules",
-        "`train.schedule`: a factor of the learning rate, a function of the epoch as a real number. "
-        "`train.warmup` multiplies it. Tests: `tests/training/test_schedules.py`.",
+        "`train.schedule`: the learning rate is multiplied by a function of the epoch, a real number. "
+        "`train.warmup` multiplies it again. Tests: `tests/training/test_schedules.py`.",
     ),
     "augments": (
         "Augmentations",
         "Steps of `data.augment`, such as `crop(4)|flip`. Only training images are augmented. Every step takes "
-        "`classes`, the class numbers that it changes. Tests: `tests/data/test_augment.py`.",
+        "`classes`, the numbers of the classes that it changes. Tests: `tests/data/test_augment.py`.",
     ),
     "preprocesses": (
         "Preprocessing",
-        "Steps of `data.preprocess`, which training, validation and test images go through. "
+        "Steps of `data.preprocess`, applied to training, validation and test images. "
         "Tests: `tests/data/test_loader.py`.",
     ),
 }
 
 
 def write(folder: Path) -> None:
-    """Writes every page of the reference. Sphinx does not read a page again that stays untouched."""
+    """Writes the pages of the reference. Unchanged pages are not rewritten, so that Sphinx does not rebuild them."""
     folder.mkdir(exist_ok=True)
     pages = {f"{kind}.md": components(kind) for kind in PAGES}
     pages |= {"layouts.md": layouts(), "presets.md": presets(), "fields.md": fields(), "promises.md": invariants()}
@@ -82,7 +86,7 @@ def index() -> Iterator[str]:
 
 
 def components(kind: str) -> Iterator[str]:
-    """The page of a registry."""
+    """The page of one registry."""
     title, introduction = PAGES[kind]
     yield f"# {title}\n\n{introduction}\n"
     if kind == "mixers":
@@ -96,7 +100,7 @@ def components(kind: str) -> Iterator[str]:
 
 
 def component(name: str, docstring: str, parameters: Mapping[str, Parameter], promised: list[str]) -> Iterator[str]:
-    """One component: formula, words, parameters, cost, source, promises."""
+    """The section of one component: formula, words, parameters, cost, source, promises."""
     parts = describe(docstring)
     yield f"## {name}\n"
     yield from (f"$$\n{formula}\n$$\n" for formula in parts.formulas)
@@ -122,7 +126,7 @@ def table(titles: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterator[
 
 
 def kind_of(parameter: Parameter) -> str:
-    """The values that a parameter takes, in words."""
+    """The valid values of a parameter, in words."""
     config = None if hasattr(parameter.annotation, "model_config") else ConfigDict(arbitrary_types_allowed=True)
     return _values(TypeAdapter(parameter.annotation, config=config).json_schema())
 
@@ -148,7 +152,7 @@ def default_of(parameter: Parameter) -> str:
 
 
 def layouts() -> Iterator[str]:
-    """Named layouts and the mixer of each layer."""
+    """The page of named layouts, with the mixer of each layer."""
     words, source = _module_words(layout.__doc__ or "")
     yield f"# Layouts\n\n{words}\n"
     yield "`performer` stands for the mixer that `model.performer` names.\n"
@@ -170,9 +174,9 @@ def _module_words(docstring: str) -> tuple[str, str]:
 
 
 def presets() -> Iterator[str]:
-    """Presets by report, with the size of the model."""
+    """The page of presets by report, with the size of each model."""
     yield "# Presets\n\nEvery model of the five reports. `favorit show NAME` prints its layers, parameters and FLOPs;"
-    yield "`--set model.key=value` changes a field. Fields that are not named have the [defaults](fields.md).\n"
+    yield "`--set model.key=value` changes a field. Other fields have their [defaults](fields.md).\n"
     for name in list_components("presets"):
         if name in REPORTS:
             number = list(REPORTS).index(name) + 1
@@ -183,8 +187,8 @@ def presets() -> Iterator[str]:
 
 
 def fields() -> Iterator[str]:
-    """Everything that --set reaches."""
-    yield "# Fields\n\nEverything that `--set section.key=value` and a configuration file can set.\n"
+    """The page of all fields that `--set` can change."""
+    yield "# Fields\n\nAll fields that `--set section.key=value` and a configuration file can set.\n"
     for section, config in SECTIONS.items():
         yield f"## {section}\n"
         yield from (
@@ -200,15 +204,15 @@ def fields() -> Iterator[str]:
 
 
 def invariants() -> Iterator[str]:
-    """What the conformance suites check, and the wrong implementations that they reject."""
+    """The page of invariants that the conformance suites check, and of the wrong implementations that they reject."""
     yield "# Promises\n"
-    yield "One conformance suite for each noun runs over every registered variant. A component that cannot keep an"
-    yield "invariant is excused from it, with a reason; a test proves that the excuse is needed.\n"
+    yield "Mixers, positions, stems and heads have a conformance suite each. It tests every registered component. If a"
+    yield "component cannot satisfy an invariant, its test case gives the reason, and a test checks that it fails.\n"
     for kind in CHECKS:
         yield f"({kind})=\n## Invariants of {kind}\n"
-        yield from table(("invariant", "what it says"), explained(kind))
+        yield from table(("invariant", "what is checked"), explained(kind))
     yield "## Wrong implementations that the suite rejects\n"
-    yield "Most of them are published bugs. Each must fail the check beside it.\n"
+    yield "Most of them are published bugs. A test verifies that each fails the check in its row.\n"
     yield from table(
         ("wrong implementation", "rejected by"), ((name, label(check)) for name, (_, check) in MUTANTS.items())
     )

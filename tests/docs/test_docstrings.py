@@ -1,4 +1,4 @@
-"""The docstring of every component has what the reference shows: formula, cost and source."""
+"""The docstring of every component has the parts that the reference shows: formula, cost and source."""
 
 from __future__ import annotations
 
@@ -58,5 +58,5 @@ def test_describe_separates_the_parts() -> None:
     )
 
 
-def test_code_is_left_as_it_is() -> None:
+def test_code_in_backticks_is_unchanged() -> None:
     assert markdown("`a_b * x^2` for a_b") == r"`a_b * x^2` for $a_{b}$"

@@ -1,4 +1,4 @@
-"""Formulas of docstrings become LaTeX, and LaTeX becomes MathML."""
+"""Formulas of docstrings are converted to LaTeX, and LaTeX to MathML."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from generator.formula import FormulaError, is_formula, to_latex, typeset
         ("y = W norm(x) + P phase", r"y=W\,\operatorname{norm}(x)+P\,\operatorname{phase}"),
     ],
 )
-def test_formula_becomes_latex_and_mathml(plain: str, latex: str) -> None:
+def test_formula_is_converted_to_latex_and_mathml(plain: str, latex: str) -> None:
     assert is_formula(plain)
     assert to_latex(plain) == latex
     assert tex2mathml(latex).startswith("<math")
 
 
 @pytest.mark.parametrize("text", ["all heads share W", "E and F = learned matrices", "no relation: x + y"])
-def test_prose_is_no_formula(text: str) -> None:
+def test_prose_is_not_a_formula(text: str) -> None:
     assert not is_formula(text)
 
 
 @pytest.mark.parametrize("text", ["x = (1", "x = 1)", "x = sqrt"])
-def test_unclosed_bracket_is_an_error(text: str) -> None:
+def test_malformed_formula_raises(text: str) -> None:
     with pytest.raises(FormulaError):
         to_latex(text)
 

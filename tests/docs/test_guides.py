@@ -1,4 +1,4 @@
-"""The guides are true: their commands parse, their Python runs, their lines wrap."""
+"""Commands of the guides parse, their Python runs, and their lines wrap at 100 columns."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ COMMANDS = [
 ]
 
 
-def test_there_is_a_guide_for_each_task() -> None:
+def test_docs_folder_has_the_expected_guides() -> None:
     expected = {"index", "models", "training", "studies", "tuning", "cluster", "benchmarks", "extending"}
     assert set(GUIDES) == expected
     assert len(COMMANDS) > 30
@@ -39,7 +39,7 @@ def test_there_is_a_guide_for_each_task() -> None:
 
 @pytest.mark.parametrize("text", COMMANDS)
 def test_command_and_its_options_exist(text: str) -> None:
-    """Parsed with types and choices, and not run."""
+    """The command is parsed with types and choices, but not run."""
     command, arguments = get_command(app), shlex.split(text)[1:]
     while arguments and hasattr(command, "commands"):
         assert arguments[0] in command.commands, text
@@ -49,7 +49,7 @@ def test_command_and_its_options_exist(text: str) -> None:
 
 
 @pytest.mark.parametrize("guide", ["index", "models", "training", "studies"])
-def test_python_of_the_guide_runs(guide: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_of_guide_runs(guide: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
     found = blocks(GUIDES[guide], "python")
@@ -58,15 +58,15 @@ def test_python_of_the_guide_runs(guide: str, tmp_path: Path, monkeypatch: pytes
         exec(body, names)
 
 
-def test_space_of_the_tuning_guide_is_valid() -> None:
+def test_search_space_of_tuning_guide_is_valid() -> None:
     import yaml
 
     (space,) = (yaml.safe_load(body) for body in blocks(GUIDES["tuning"], "yaml"))
     assert {key: str(build_distribution(text)) for key, text in space.items()}
 
 
-def test_kernels_of_the_extending_guide_are_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Registered for this test alone, they build and their forms agree."""
+def test_kernels_of_extending_guide_match_their_explicit_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernels are registered for this test only."""
     import torch
 
     for registry in (KERNELS, MIXERS):
@@ -81,6 +81,6 @@ def test_kernels_of_the_extending_guide_are_kernels(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("path", [*(ROOT / "docs").glob("*.md"), ROOT / "CONTRIBUTING.md"], ids=lambda path: path.name)
 def test_document_wraps_at_100_columns(path: Path) -> None:
-    """Tables and commands cannot be wrapped."""
+    """Tables and code blocks are exempt."""
     prose = BLOCK.sub("", path.read_text()).splitlines()
     assert [line for line in prose if len(line) > 100 and not line.startswith("|")] == []

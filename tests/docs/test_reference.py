@@ -1,4 +1,4 @@
-"""The reference names every component, with its promises and with the reasons for what it is excused from."""
+"""The reference lists every component with its promises, and each excused invariant with its reason."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def section(page: str, name: str) -> str:
-    """A component's part of a page."""
+    """The section of a component in a page."""
     return page.split(f"\n## {name}\n", 1)[1].split("\n## ", 1)[0]
 
 
@@ -62,17 +62,17 @@ def test_reasons_of_excused_invariants_are_shown(pages: dict[str, str]) -> None:
             assert f"*{check.replace('_', ' ')}*: {markdown(reason)}" in text, f"{name}: {check}"
 
 
-def test_component_without_excuse_keeps_all_invariants(pages: dict[str, str]) -> None:
+def test_component_without_excuse_is_listed_with_all_invariants(pages: dict[str, str]) -> None:
     assert f"All {len(CHECKS['mixers'])} [invariants](promises.md#mixers)" in section(pages["kernels"], "favor")
     assert f"{len(CHECKS['mixers']) - 8} of {len(CHECKS['mixers'])} " in section(pages["mixers"], "linformer")
 
 
-def test_every_invariant_says_what_it_checks() -> None:
+def test_every_invariant_has_a_description() -> None:
     for kind in CHECKS:
         assert [name for name, words in explained(kind) if not words] == [], kind
 
 
-def test_promises_name_every_mutant(pages: dict[str, str]) -> None:
+def test_promises_page_lists_every_mutant(pages: dict[str, str]) -> None:
     assert all(f"| {name} |" in pages["promises"] for name in MUTANTS)
 
 
@@ -83,7 +83,7 @@ def test_presets_are_grouped_by_report(pages: dict[str, str]) -> None:
     assert pages["presets"].count("## Report ") == len(REPORTS) == 5
 
 
-def test_fields_are_all_there(pages: dict[str, str]) -> None:
+def test_fields_page_lists_every_field(pages: dict[str, str]) -> None:
     names = [f"{section}.{key}" for section, config in SECTIONS.items() for key in config.model_fields]
     assert all(f"| `{name}` |" in pages["fields"] for name in names)
 
@@ -95,7 +95,7 @@ def test_parameters_are_described_in_words() -> None:
     assert found == {"m": "integer or `None`", "scale": "number", "raw": "`True`, `False`", "sizes": "tuple of integer"}
 
 
-def test_page_that_did_not_change_stays_untouched(tmp_path: Path) -> None:
+def test_unchanged_page_is_not_rewritten(tmp_path: Path) -> None:
     reference.write(tmp_path / "reference")
     page = tmp_path / "reference" / "layouts.md"
     stamp = page.stat().st_mtime_ns
