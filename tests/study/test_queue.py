@@ -94,7 +94,7 @@ def test_second_queue_in_the_same_folder_is_refused(tmp_path: Path):
     out, pack = tmp_path / "out", tmp_path / "pack"
     with held_queue(out, pack):
         for folders in ((out, None), (tmp_path / "other", pack)):
-            with pytest.raises(FavoritError, match="another queue works in"), held_queue(*folders):
+            with pytest.raises(FavoritError, match="another queue is running in"), held_queue(*folders):
                 pass
     with held_queue(out, pack):
         pass

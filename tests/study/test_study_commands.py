@@ -270,11 +270,11 @@ def test_invalid_study_trains_nothing(tmp_path: Path, study: Command, verb, cont
         (["run", "quickstart", "--subset", "5"], "study quickstart, point 'layout=softmax'"),
         (
             ["run", "quickstart", "--cpus", "4"],
-            "cpus=4: only for runs on a Ray cluster; add --ray ADDRESS, or leave it out",
+            "cpus=4 is valid only for runs on a Ray cluster: add --ray ADDRESS, or remove it",
         ),
         (
             ["run", "quickstart", "--cpus", "4", "--gpus", "0.5"],
-            "cpus=4 and gpus=0.5: only for runs on a Ray cluster; add --ray ADDRESS",
+            "cpus=4 and gpus=0.5 is valid only for runs on a Ray cluster: add --ray ADDRESS",
         ),
     ],
 )
