@@ -35,7 +35,7 @@ from favorit.study.tasks import TaskEvent
 
 
 class Forked:
-    """Replaces subprocess.Popen by a fork that closes all other descriptors, as Popen does. Writes an event to `log` if
+    """Replaces subprocess.Popen by a fork that closes inherited descriptors, as Popen does. Writes an event to `log` if
     a worker has to be killed because it does not end.
     """
 

@@ -195,7 +195,7 @@ def test_command_printed_for_a_packed_run_trains_its_weights(
     shutil.rmtree(runs)
     code, _, err = command(*verb, packed.path, *(["x.png"] if verb == ["predict"] else []))
     assert (code, err.count("\n")) == (2, 1)
-    retrain = err.strip().partition("train it again: favorit ")[2].split()
+    retrain = err.strip().partition("train it again with favorit ")[2].split()
     assert command(*retrain)[0] == 0
     assert favorit.load(f"runs/{packed.id}").classes == ("class 0", "class 1", "class 2")
 

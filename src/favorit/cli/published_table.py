@@ -75,6 +75,4 @@ def _sources(references: Sequence[Reference]) -> None:
     for table, row, note in dict.fromkeys((each.table, each.row, each.note) for each in references if each.note):
         typer.echo(f"{table} row {row}: {note}")
     if any(each.quantity.is_time for each in references):
-        typer.echo(
-            "times are of runs that did not share the machine; the hardware differs, so they are shown as a ratio"
-        )
+        typer.echo("times: from runs that did not share the machine, compared as a ratio because the hardware differs")

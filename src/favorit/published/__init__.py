@@ -1,8 +1,9 @@
 """The published numbers of the five reports, each with its source, place, hardware and flags.
 
-table = published.read("hybrids")
-table.rows[0]             the cells of the first row by column
-table.references(1)       the numbers of the first row, each with the function that computes ours from a run
+Example:
+    table = published.read("hybrids")
+    table.rows[0]             the cells of the first row by column
+    table.references(1)       the numbers of the first row, each with the function that computes ours from a run
 """
 
 from __future__ import annotations

@@ -91,10 +91,10 @@ STUDY = Study(
     sound={"data.validation": 0.1, "train.select": "best", "train.watch": None, "data.augment_test": False},
     scales={"small": Scale({"train.epochs": 10, "data.subset": 10_000}, points=SMALL)},
     flags={
-        "published accuracies were measured on augmented test images (the report's code; its text says otherwise): "
-        "plain_test is without augmentation": ["*"],
-        "published accuracies are those of the last epoch (the report's code); its text says the best test epoch: "
-        "best_test has it": ["*"],
+        "published accuracies were measured on augmented test images (the report's code; its text says otherwise); "
+        "plain_test has our accuracy without augmentation": ["*"],
+        "published accuracies are from the last epoch (the report's code); the report's text says the best test epoch, "
+        "whose accuracy is best_test here": ["*"],
         "published times use a naive softmax; here softmax is PyTorch's fused implementation": ["*"],
         "layout=none mixes no tokens: a class token never sees the image (chance by construction); head=mean reads all "
         "tokens": ["*layout=none*"],

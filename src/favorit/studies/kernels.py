@@ -166,11 +166,8 @@ def published_point(row: Row) -> dict[str, Any]:
     name = str(row["model"])
     model = name.rstrip("_123")
     fields = {"data.name": row["dataset"], "model.preset": PUBLISHED_PRESETS[model], **AS_PUBLISHED}
-    if name in (
-        "performer_elu_1",
-        "performer_elu_2",
-        "performer_elu_3",
-    ):  # the points of these rounds set model.performer
+    # The points of these tuning rounds set model.performer.
+    if name in ("performer_elu_1", "performer_elu_2", "performer_elu_3"):
         del fields["model.performer"]
     # The tuning rounds of ELU and GELU differ in optimizer and learning rate.
     tuned = (
@@ -208,13 +205,14 @@ STUDY = Study(
     },
     flags={
         "the published hyperparameters were tuned on the test set": ["*kernel-vit*", "*conv-exp*"],
-        "the published kernel has negative values; ours is shifted to be non-negative (raw=True is the report's)": [
+        "the published kernel has negative values; ours is shifted to be non-negative (raw=True is the report's "
+        "form)": [
             "*conv-elu*",
             "*conv-gelu*",
         ],
-        "the published f_theta has no softplus and may be negative (raw=True is the report's)": ["*conv-learned*"],
+        "the published f_theta has no softplus and may be negative (raw=True is the report's form)": ["*conv-learned*"],
         "the published mixture learns a, t and eps without constraints; ours uses sigmoid and softplus (raw=True is "
-        "the report's)": ["*conv-mixture*"],
+        "the report's form)": ["*conv-mixture*"],
         "the report adds 1e-6 to the denominator of linear attention; ours adds 1e-30 and falls back to the mean": [
             "*conv-*"
         ],

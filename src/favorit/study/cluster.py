@@ -76,7 +76,9 @@ def cluster(
 
 @dataclass
 class _Claim:
-    """A run whose lock this driver holds. `started`: a node trains it; `deaths`: since its files last arrived."""
+    """A run whose lock this driver holds. `started` is true once a node trains it. `deaths` counts the deaths of its
+    workers since files last arrived.
+    """
 
     task: Task
     folder: RunFolder
@@ -86,8 +88,8 @@ class _Claim:
 
 
 class _Driver:
-    """Trains tasks in Ray. An unfinished task is `pending`, `held` (another runner trains it), or `running` in Ray, by
-    its stream of messages.
+    """Trains tasks in Ray. An unfinished task is `pending`, `held` (another runner trains it), or `running` in Ray.
+    `running` maps streams of messages to runs.
     """
 
     def __init__(self, ray: Any, tasks: Sequence[Task], out: Path, order: Order, deadline: float) -> None:
@@ -225,7 +227,7 @@ class _Driver:
                 Broke(claim.task, f"its worker died {TRIES} times without progress; the last time: {reason}"),
             )
             return
-        self.ray.cancel(stream, force=True)  # the worker is alive if only its message was lost
+        self.ray.cancel(stream, force=True)  # the worker may be alive, and only its message lost
         del self.running[stream]
         claim.started = False
         self._submit(claim)

@@ -66,7 +66,7 @@ def work(task: Task, contents: Contents, order: Order) -> Iterator[Message]:
     import ray
 
     node = ray.get_runtime_context().get_node_id()
-    if Path(order.folder).is_dir():  # relative paths of data sets start here
+    if Path(order.folder).is_dir():  # relative paths of data sets are relative to it
         os.chdir(order.folder)
     with TemporaryDirectory(prefix="favorit-", ignore_cleanup_errors=True) as temporary:
         folder = RunFolder(Path(temporary) / task.id)

@@ -222,7 +222,7 @@ def held_queue(*folders: str | Path | None) -> Iterator[None]:
 
 
 def _study_file(study: str, queue: str | Path) -> str:
-    """The study, but with the queue's folder in front if it is a file in that folder."""
+    """The path of a study file in the queue's folder, or `study` unchanged if that folder has no such file."""
     path = Path(queue).parent / study
     return str(path) if study.endswith(".py") and path.is_file() else study
 

@@ -38,7 +38,7 @@ class Source:
             raise FavoritError(f"study file {path}: {(error.strerror or str(error)).lower()}") from None
 
     def load(self) -> ModuleType:
-        """The file's module. Imports it unless this process has imported it or runs it as a script."""
+        """The file's module. Imports it unless this process has imported this content or runs the file as a script."""
         path = os.path.abspath(self.path)
         content, module = _imported.get(path) or (self.content, _find(path))
         if module is None or content != self.content:
@@ -95,9 +95,8 @@ def _find(path: str) -> ModuleType | None:
 
 
 def _file(module: ModuleType) -> str | None:
-    return getattr(module, "__dict__", {}).get(
-        "__file__"
-    )  # getattr(module, "__file__") triggers imports of some lazy modules
+    # getattr(module, "__file__") triggers imports of some lazy modules.
+    return getattr(module, "__dict__", {}).get("__file__")
 
 
 def error_line(error: BaseException) -> str:

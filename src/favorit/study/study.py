@@ -200,7 +200,7 @@ class Study:
     def meaning(self, options: Options) -> str:
         """An identifier of the study's configurations, the options and the version of favorit."""
         chosen = asdict(replace(options, only=options.patterns))
-        # Without seeds, which the options have anyway: building thousands of configurations takes a second.
+        # Leaves out the seeds, which are in the options: building thousands of configurations takes a second.
         variants = self.configs(replace(options, seeds=(), only=None))
         return identify([__version__, chosen, {name: config.changed() for name, config in variants.items()}])
 
@@ -270,8 +270,8 @@ def _names(points: Sequence[Changes], base: Changes, default: str) -> list[str]:
     for name in fields:
         if count_distinct([*kept, name]) > count_distinct(kept):
             kept.append(name)
-    # Drops redundant fields. A field is redundant if the points remain distinct without it, both by all kept fields
-    # and by the kept fields that every point sets: a reader does not notice that a name lacks a field.
+    # Drops redundant fields: those without which as many points are distinct. This must hold for all kept fields and
+    # for the kept fields that every point sets, because a reader does not notice that a name lacks a field.
     for name in reversed(kept):
         before = (kept, [other for other in kept if None not in columns[other]])
         after = [[other for other in names if other != name] for names in before]

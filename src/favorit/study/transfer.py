@@ -46,7 +46,7 @@ def write_contents(contents: Contents, folder: RunFolder) -> None:
         folder.write_checkpoint(step, partial(_fill, checkpoint))
     if result is not None:
         _write(folder.path / "result.json", result)
-        if not checkpoints:  # the run is complete
+        if not checkpoints:  # a complete run has no checkpoints
             folder.tidy()
 
 
