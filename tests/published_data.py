@@ -13,8 +13,8 @@ SHARED = Path(__file__).parents[2] / "shared" / "data"
 
 
 def published() -> Path:
-    """The folder of the files, which are not in the repository. Without them a test is skipped, but fails in CI, which
-    has them.
+    """The folder of the data files, which are not in the repository. If they are missing, the test is skipped, or fails
+    in CI, where they are required.
     """
     if not (SHARED / "unpack").is_file():
         (pytest.fail if os.environ.get("CI") else pytest.skip)("../shared/data is missing")
@@ -22,6 +22,6 @@ def published() -> Path:
 
 
 def unpacked(place: Path) -> Path:
-    """A data directory with these files, checked and unpacked."""
+    """Unpacks the data files into `place`, checks them, and returns `place`."""
     subprocess.run([sys.executable, str(published() / "unpack"), str(place)], check=True, stdout=subprocess.DEVNULL)
     return place

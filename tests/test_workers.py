@@ -15,7 +15,7 @@ from favorit import FavoritError, workers
 from favorit.workers import Exit, Parent, WorkerPool
 from training_helpers import PATIENCE, finish, start
 
-# A script with a kernel of its own: its workers know the kernel because they import the script.
+# A script that registers a kernel. Its workers import the script, so the kernel is registered there too.
 SCRIPT = """
 from favorit import RunConfig
 from favorit.attention.kernels.pointwise import pointwise
@@ -46,7 +46,7 @@ def add(parent: Parent, first: int) -> None:
 
 def fail(parent: Parent) -> None:
     sys.stderr.write("a warning\n")
-    raise FavoritError("what is wrong")
+    raise FavoritError("bad input")
 
 
 def end_well(parent: Parent) -> None:
@@ -75,7 +75,7 @@ def nest(parent: Parent) -> None:
 
 @pytest.fixture(autouse=True)
 def tests_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers import this module, as they would a module of favorit."""
+    """Lets workers import this module."""
     folders = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, folders)))
 
@@ -93,7 +93,7 @@ def is_running(process: int) -> bool:
         return False
 
 
-def test_worker_answers_messages_in_order(pool: WorkerPool):
+def test_worker_replies_in_the_order_of_messages(pool: WorkerPool):
     worker = pool.start(add, 1)
     for number in range(3):
         worker.send(number)
@@ -110,7 +110,7 @@ def test_exit_comes_after_the_last_message(pool: WorkerPool):
 
 @pytest.mark.parametrize(
     ("target", "report"),
-    [(fail, "exit status 1: favorit.errors.FavoritError: what is wrong"), (die, f"signal {int(signal.SIGKILL)}")],
+    [(fail, "exit status 1: favorit.errors.FavoritError: bad input"), (die, f"signal {int(signal.SIGKILL)}")],
 )
 def test_crash_is_reported_with_the_last_line_of_stderr(pool: WorkerPool, target, report):
     worker = pool.start(target)
@@ -126,7 +126,7 @@ def test_traceback_of_a_crash_is_kept(pool: WorkerPool):
     assert end.stderr.startswith("a warning\nTraceback")
 
 
-def test_worker_that_hangs_is_killed_with_its_pool(monkeypatch: pytest.MonkeyPatch):
+def test_hanging_worker_is_killed_when_its_pool_closes(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(workers, "GRACE", 0.1)
     with WorkerPool(threads=1) as pool:
         process = pool.start(hang).receive()

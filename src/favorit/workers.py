@@ -1,7 +1,7 @@
-"""A pool of worker processes: started as new programs, watched, and stopped with the process that started them.
+"""A pool of worker processes, which are new programs, not forks, and end with the process that started them.
 
-A worker calls `target(parent, *arguments)`, where `parent` sends and receives messages. Its process ends at once when
-its connection closes, so it never outlives its parent: only work that a kill may interrupt belongs there.
+A worker calls `target(parent, *arguments)`, where `parent` sends and receives messages. A worker ends at once when its
+connection closes, so it never outlives its parent. Its work must tolerate being interrupted at any moment.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _is_worker = False
 
 @dataclass(frozen=True)
 class Exit:
-    """How a worker's process ended: its exit status (-N after signal N) and what it wrote to stderr."""
+    """How a worker process ended: its exit status (-N after signal N) and the text of its stderr."""
 
     status: int
     stderr: str
@@ -43,14 +43,14 @@ class Exit:
 
 
 class Worker:
-    """A worker process as its parent sees it."""
+    """The parent's handle of a worker process."""
 
     def __init__(
         self, target: Callable[..., None], arguments: tuple[Any, ...], *, threads: int, imports_main: bool
     ) -> None:
         self.connection, theirs = Pipe()
-        self._stderr = TemporaryFile()  # noqa: SIM115  # open as long as the worker lives
-        # favorit's own folder last, in case this process found it through a changed sys.path.
+        self._stderr = TemporaryFile()  # noqa: SIM115  # open until the worker ends
+        # Adds favorit's own folder, in case this process found it through a changed sys.path.
         code = f"import sys; sys.path.append({str(Path(__file__).parents[1])!r}); from favorit.workers import main; "
         environment = {
             **os.environ,
@@ -79,7 +79,7 @@ class Worker:
         """The next message, or an Exit if the process has ended."""
         try:
             return self.connection.recv()
-        except (EOFError, OSError):  # also if it was killed in the middle of a message
+        except (EOFError, OSError):  # also after a kill in the middle of a message
             return self._reap()
 
     def _reap(self) -> Exit:
@@ -90,7 +90,7 @@ class Worker:
         return Exit(status, stderr)
 
     def close(self) -> None:
-        """Ends the process: closes the connection, then kills what has not ended after GRACE seconds."""
+        """Ends the process: closes the connection, and kills the process if it has not ended after GRACE seconds."""
         self.connection.close()
         self._stderr.close()
         with suppress(subprocess.TimeoutExpired):
@@ -102,8 +102,8 @@ class Worker:
 class WorkerPool:
     """Worker processes of `threads` threads each, which end with the `with` block.
 
-    With `imports_main` each worker first imports the script that this process runs, so that the components it registers
-    are known there too. Such a script must start workers below `if __name__ == "__main__":`.
+    With `imports_main` each worker first imports the script that this process runs, and so registers the script's
+    components. Such a script must start workers below `if __name__ == "__main__":`.
     """
 
     def __init__(self, *, threads: int, imports_main: bool = False) -> None:
@@ -121,7 +121,7 @@ class WorkerPool:
             worker.close()
 
     def start(self, target: Callable[..., None], *arguments: Any) -> Worker:
-        """A new worker that calls `target(parent, *arguments)`; all of them must pickle."""
+        """A new worker that calls `target(parent, *arguments)`. Target and arguments must be picklable."""
         if _is_worker:
             raise FavoritError(
                 "a worker process cannot start workers: put the call that starts them below "
@@ -132,7 +132,7 @@ class WorkerPool:
         return worker
 
     def messages(self, timeout: float | None = None) -> Iterator[tuple[Worker, Any]]:
-        """Waits up to `timeout` seconds, then yields one message of each worker that sent any; an Exit is its last."""
+        """Waits up to `timeout` seconds, then yields one message of each worker that sent any. An Exit is the last."""
         workers = {worker.connection: worker for worker in self.workers}
         for connection in wait(list(workers), timeout):
             assert isinstance(connection, Connection)
@@ -144,7 +144,7 @@ class WorkerPool:
 
 
 class Parent:
-    """The process that started this worker, as the worker sees it."""
+    """A worker's connection to the process that started it."""
 
     def __init__(self, connection: Connection[Any, Any]) -> None:
         self._connection = connection
@@ -167,10 +167,10 @@ class Parent:
 
 
 def main(descriptor: int) -> None:
-    """What a worker process runs; `descriptor` is its end of the connection."""
+    """The entry point of a worker process. `descriptor` is the file descriptor of its end of the connection."""
     global _is_worker
     _is_worker = True
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the parent decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes: the parent stops its workers
     parent = Parent(Connection(descriptor))
     preparation = parent.receive()
     if preparation is not None:
@@ -182,5 +182,5 @@ def main(descriptor: int) -> None:
 def _preparation() -> dict[str, Any]:
     """The parent's sys.path and script, as multiprocessing's "spawn" passes them to its processes."""
     preparation = spawn.get_preparation_data("worker")
-    del preparation["authkey"]  # pickles only inside multiprocessing
+    del preparation["authkey"]  # can be pickled only inside multiprocessing
     return preparation

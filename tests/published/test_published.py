@@ -1,4 +1,4 @@
-"""The published tables, and the same quantities of our runs."""
+"""The published tables, and their quantities computed from our runs."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_each_number_has_source_place_hardware_and_explained_flags(name):
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_every_filled_cell_of_a_number_column_is_in_some_quantity(name):
+def test_every_number_column_has_a_quantity(name):
     """A column without a quantity would never be shown."""
     settings = {"lr", "batch_size", "dropout", "depth", "dim", "heads", "features", "value", "emb_dropout", "m"}
     table, about = published.read(name), ABOUT[name]
@@ -96,7 +96,7 @@ def test_place_depends_on_row_and_quantity(table, row, quantity, place):
     assert one(table, row, quantity).place == place
 
 
-def test_flags_combine_those_of_quantity_and_row():
+def test_flags_combine_quantity_flags_and_row_flags():
     assert one("hybrids", 1, "test accuracy").flags == ("augmented-test", "last-epoch", "text-differs")
     assert one("hybrids", 1, "training time per epoch").flags == ("naive-softmax",)
     assert one("kernels", 11, "test accuracy").flags == ("mixed-precision", "test-tuned", "one-token")
@@ -150,7 +150,7 @@ def test_ours_is_computed_from_result_and_epochs(table, row, quantity, ours):
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_ours_of_a_result_without_the_keys_is_none(name):
+def test_ours_is_none_for_a_result_without_the_keys(name):
     assert {reference.quantity.ours({"status": "complete"}, []) for reference in every(name)} == {None}
     unwatched = [{"test_accuracy": None, "validation_loss": None}]
     assert {
@@ -159,14 +159,14 @@ def test_ours_of_a_result_without_the_keys_is_none(name):
     } == {None}
 
 
-def test_inference_time_at_another_batch_is_not_compared():
+def test_inference_time_at_another_batch_size_is_none():
     assert (
         one("hybrids", 1, "inference time per batch of 128").quantity.ours({**RESULT, "inference_batch": 256}, [])
         is None
     )
 
 
-def test_duplicate_row_is_one_line_and_other_tables_are_still_read():
+def test_duplicate_row_is_a_one_line_error_and_the_table_is_still_read():
     lines = text("kernels").splitlines()
     with pytest.raises(FavoritError) as error:
         published.parse("kernels", "\n".join([*lines, lines[3]]))
@@ -188,7 +188,7 @@ def test_duplicate_row_is_one_line_and_other_tables_are_still_read():
         (lambda content: content.replace("initial_acc", "first_acc"), ": no column initial_acc"),
     ],
 )
-def test_damaged_table_is_one_line(damage, message):
+def test_damaged_table_is_a_one_line_error(damage, message):
     with pytest.raises(FavoritError) as error:
         published.parse("vit_variants", damage(text("vit_variants"))).references(1)
     assert f"published table vit_variants{message}" in str(error.value)

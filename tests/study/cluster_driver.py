@@ -1,4 +1,4 @@
-"""Drives a study on a cluster: `python cluster_driver.py STUDY.json`. The file has the address, folder and tasks.
+"""Runs a study on a cluster: `python cluster_driver.py STUDY.json`. The file has the address, folder and tasks.
 
 Prints every event as a line of JSON.
 """

@@ -1,6 +1,7 @@
 """A Ray cluster of two nodes, `first` and `second`, on this machine: `python cluster_nodes.py`.
 
-Prints its address. Each line of input names a node to remove, answered by `removed`. It ends with its input.
+Prints the cluster's address. Reads names of nodes from stdin, removes each node, and prints `removed`. Ends when stdin
+is closed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Runs a study file on a private cluster without access to the file: `python cluster_study.py FILE OUT`.
 
-The file's folder is removed once the study is planned. Prints results and errors by point as JSON.
+Removes the file's folder after the study is planned. Prints results and errors by point as JSON.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ BASE: dict[str, Any] = {
     "train.epochs": 2,
 }
 POINTS = 40
-WARM = 5  # first points, which pay for what is imported late
+WARM = 5  # first points, which are not counted: they include late imports
 
 
 def overhead() -> None:
@@ -66,9 +66,9 @@ def many(count: int) -> None:
             f"STUDY = Study('many', '?', {base!r}, product(seed=range({count})))\n"
         )
         study = load_study(path)
-        made = favorit.train(next(iter(study.configs().values())), out=out, accelerator="cpu")
-        config = json.loads((made.path / "config.json").read_text())
-        result, record = (made.path / "result.json").read_text(), (made.path / "epochs.jsonl").read_text()
+        trained = favorit.train(next(iter(study.configs().values())), out=out, accelerator="cpu")
+        config = json.loads((trained.path / "config.json").read_text())
+        result, record = (trained.path / "result.json").read_text(), (trained.path / "epochs.jsonl").read_text()
         plan = make_plan(study, Options())
         write_index(plan, out)
         for task in plan.tasks[1:]:
@@ -88,11 +88,11 @@ def many(count: int) -> None:
             seconds = []
             for _ in range(5):
                 start = time.perf_counter()
-                said = subprocess.run(
+                output = subprocess.run(
                     [sys.executable, "-c", *map(str, command)], capture_output=True, text=True, check=True
                 ).stdout
                 seconds.append(time.perf_counter() - start)
-            assert said.count("\n") >= count
+            assert output.count("\n") >= count
             print(
                 f"{name} with {count} runs: {statistics.median(seconds):.2f} s "
                 f"(of {len(seconds)}: {min(seconds):.2f}..{max(seconds):.2f})"

@@ -1,13 +1,16 @@
-"""A server that forks runners for kill tests: `python study_processes.py` reads JSON jobs and answers line by line.
+"""A server that forks runners for kill tests: `python study_processes.py` reads JSON jobs and prints a line for each.
 
 The libraries are imported once. A runner is a fork of this process and its workers are forks of the runner, so that
 none of them spends seconds on imports. Everything else is the code of `favorit.study.run`: connections, locks,
 checkpoints (here after every step) and the handling of deaths.
 
-    {"do": "run", "out": ..., "study": ..., "workers": 2, ...}   starts a runner, answers with its process id;
+    {"do": "run", "out": ..., "study": ..., "workers": 2, ...}   starts a runner and prints its process id;
                                                                  its events go to OUT.log
-    {"do": "wait", "process": id}                                answers with the exit status
-    {"do": "train", "out": ..., "study": ...}                    trains every point without workers
+    {"do": "wait", "process": id}                                waits for the process and prints its exit status
+    {"do": "train", "out": ..., "study": ...}                    trains every point without workers in a new process,
+                                                                 and prints its process id
+
+With "deadly": TEXT a worker is killed when it starts a task whose name contains TEXT.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
-import lightning_fabric  # noqa: F401  # before the forks: these take most of the time
+import lightning_fabric  # noqa: F401  # imported before forking: these imports take most of the time
 import sklearn.model_selection  # noqa: F401
 
 import favorit
@@ -32,8 +35,8 @@ from favorit.study.tasks import TaskEvent
 
 
 class Forked:
-    """Replaces subprocess.Popen by a fork that closes all descriptors except its own, as Popen does. Killing a worker
-    that does not end by itself is an event in the `log`.
+    """Replaces subprocess.Popen by a fork that closes inherited descriptors, as Popen does. Writes an event to `log` if
+    a worker has to be killed because it does not end.
     """
 
     log: str
@@ -73,7 +76,7 @@ def prepare(job: dict[str, Any]) -> None:
     Forked.log = f"{job['out']}.log"
     workers.subprocess = SimpleNamespace(Popen=Forked, DEVNULL=None, TimeoutExpired=subprocess.TimeoutExpired)  # type: ignore[assignment]
     local.local.__kwdefaults__["checkpoint_seconds"] = 0.0
-    workers.GRACE = 600.0  # a disk may be slow: only a worker that hangs is killed
+    workers.GRACE = 600.0  # long enough for a slow disk: only a worker that hangs is killed
     attempt = worker._attempt
 
     def deadly(task: Any, *rest: Any) -> Any:

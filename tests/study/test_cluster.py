@@ -1,7 +1,7 @@
 """Studies on a Ray cluster: drivers that are interrupted and killed, a node that is removed, runs that diverge.
 
-The cluster has two nodes on this machine. It and every driver run in processes of their own, so that this process does
-not import Ray.
+The cluster has two nodes on this machine. The cluster and every driver run in separate processes, so that this process
+does not import Ray.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from favorit.training.run import run_id
 from training_helpers import LIVELY, PATIENCE, Outcome, assert_bit_equal, files, fit, resolved, tiny
 
 HERE = Path(__file__).parent
-EPOCHS, STEPS = 20, 6  # of a long run, of an epoch
+EPOCHS, STEPS = 20, 6  # epochs of a long run, steps of an epoch
 LONG = {**LIVELY, "train": {**LIVELY["train"], "epochs": EPOCHS}}
 # Enough runs for the second node to get one, even if its first worker starts slowly.
 RUNS = [f"long {seed}" for seed in range(4)]
@@ -90,9 +90,9 @@ class Place:
                 process.kill()
 
     def drive(
-        self, address: str, names: list[str], answer: Callable[[dict[str, Any]], int | None] = lambda event: None
+        self, address: str, names: list[str], react: Callable[[dict[str, Any]], int | None] = lambda event: None
     ) -> Driven:
-        """Runs these tasks in a driver process. `answer` may return a signal to send to the driver after an event."""
+        """Runs these tasks in a driver process. `react` receives each event and may return a signal for the driver."""
         tasks = [dict(name=name, id=identifier(name), config=CONFIGS[name].model_dump(mode="json")) for name in names]
         study = self.folder / "study.json"
         study.write_text(
@@ -103,7 +103,7 @@ class Place:
             assert driver.stdout is not None
             for line in driver.stdout:
                 events.append(json.loads(line))
-                if (number := answer(events[-1])) is not None:
+                if (number := react(events[-1])) is not None:
                     driver.send_signal(number)
             _, errors = driver.communicate(timeout=PATIENCE)
         return Driven(driver.returncode, events, errors)
@@ -118,7 +118,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Driven:
-    """The events of a driver process, and how it ended."""
+    """The exit status, events and stderr of a driver process."""
 
     status: int
     events: Events
@@ -130,7 +130,7 @@ class Driven:
 
 @contextmanager
 def placed(folder: Path, **environment: str) -> Iterator[Place]:
-    """A place whose processes end with the block, by force if needed."""
+    """Yields a place, then waits until its processes have ended, and kills them if they do not end."""
     (folder / "temporary").mkdir()
     mark = uuid4().hex
     own = {"FAVORIT_TEST": mark, "HOME": str(folder), "TMPDIR": str(folder / "temporary"), "OMP_NUM_THREADS": "1"}
@@ -149,8 +149,8 @@ def placed(folder: Path, **environment: str) -> Iterator[Place]:
 
 
 @dataclass(frozen=True)
-class Story:
-    """A study trained by three drivers in turn, on a cluster that loses a node during the first.
+class Scenario:
+    """A study trained by three drivers, one after the other. The cluster loses a node while the first one trains.
 
     `moved` is the task that trained on that node.
     """
@@ -165,7 +165,7 @@ class Story:
 
 
 @pytest.fixture(scope="module")
-def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
+def scenario(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scenario]:
     own = {
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
         "RAY_USAGE_STATS_ENABLED": "0",
@@ -179,8 +179,8 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
         began: list[dict[str, Any]] = []
         removed: list[str] = []
 
-        def answer(event: dict[str, Any]) -> int | None:
-            """Removes the second node when a task has trained there; kills the driver when that task trains again."""
+        def react(event: dict[str, Any]) -> int | None:
+            """Removes the second node after a task's epoch there; kills the driver after that task's next epoch."""
             if event["kind"] == "Began":
                 began.append(event)
             if event["kind"] != "Trained":
@@ -192,7 +192,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
                 assert nodes.stdout.readline() == "removed\n"
             return signal.SIGKILL if removed == [event["name"]] and len(where) == 2 else None
 
-        killed = place.drive(address, RUNS, answer)
+        killed = place.drive(address, RUNS, react)
         left = sorted(path.name for path in place.run(removed[0]).path.iterdir())
         place.environment["RAY_ADDRESS"] = address
         completing = place.drive("auto", [removed[0], "diverging", "different", "short"])
@@ -201,11 +201,11 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
         unchanged = dict(files(place.folder / "runs")) == before
         nodes.stdin.close()
         assert nodes.wait(PATIENCE) == 0
-        yield Story(place, removed[0], killed, left, completing, again, unchanged)
+        yield Scenario(place, removed[0], killed, left, completing, again, unchanged)
 
 
 def reference(out: Path, name: str) -> Outcome:
-    """The outcome of a task in one process without interruption, with as many threads as it has CPUs."""
+    """The outcome of a task in one process without interruption, with one thread like on the cluster."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -214,8 +214,8 @@ def reference(out: Path, name: str) -> Outcome:
         torch.set_num_threads(before)
 
 
-def test_task_of_a_removed_node_resumes_on_another_node_from_the_received_files(story: Story):
-    events = story.killed.of(story.moved, "Began", "Trained")
+def test_task_of_a_removed_node_resumes_on_another_node_from_the_received_files(scenario: Scenario):
+    events = scenario.killed.of(scenario.moved, "Began", "Trained")
     first, second = (number for number, event in enumerate(events) if event["kind"] == "Began")
     assert (first, events[first]["where"], events[first]["step"]) == (0, "second", 0)
     assert (events[second]["where"], events[second]["step"]) == ("first", STEPS * (second - 1))
@@ -224,57 +224,57 @@ def test_task_of_a_removed_node_resumes_on_another_node_from_the_received_files(
     assert len(epochs) > second - 1 > 0
 
 
-def test_next_driver_resumes_after_sigkill_of_the_driver(story: Story):
-    assert story.killed.status == -signal.SIGKILL
-    done = story.killed.events[-1]["record"]["epoch"] + 1
-    assert {"config.json", "epochs.jsonl", "best.safetensors", "best-ema.safetensors"} <= set(story.left)
+def test_next_driver_resumes_after_sigkill_of_the_driver(scenario: Scenario):
+    assert scenario.killed.status == -signal.SIGKILL
+    done = scenario.killed.events[-1]["record"]["epoch"] + 1
+    assert {"config.json", "epochs.jsonl", "best.safetensors", "best-ema.safetensors"} <= set(scenario.left)
     # The driver may have received the next checkpoint before the signal.
     assert (
-        max(int(name.removeprefix("checkpoint-")) for name in story.left if name.startswith("checkpoint-"))
+        max(int(name.removeprefix("checkpoint-")) for name in scenario.left if name.startswith("checkpoint-"))
         >= STEPS * done
     )
-    assert "result.json" not in story.left
-    (began,) = story.completing.of(story.moved, "Began")
+    assert "result.json" not in scenario.left
+    (began,) = scenario.completing.of(scenario.moved, "Began")
     assert began["step"] >= STEPS * done
 
 
-def test_results_are_bit_equal_to_those_of_one_process(story: Story, tmp_path: Path):
-    for name in (story.moved, "short"):
-        assert_bit_equal(Outcome.of(story.place.run(name)), reference(tmp_path, name))
-        (ended,) = story.completing.of(name, "Ended")
-        assert (ended["result"], ended["elsewhere"]) == (story.place.run(name).result, False)
+def test_results_are_bit_equal_to_those_of_one_process(scenario: Scenario, tmp_path: Path):
+    for name in (scenario.moved, "short"):
+        assert_bit_equal(Outcome.of(scenario.place.run(name)), reference(tmp_path, name))
+        (ended,) = scenario.completing.of(name, "Ended")
+        assert (ended["result"], ended["elsewhere"]) == (scenario.place.run(name).result, False)
 
 
-def test_every_task_ends_once_and_failed_tasks_do_not_stop_others(story: Story):
+def test_every_task_ends_once_and_failed_tasks_do_not_stop_others(scenario: Scenario):
     verdicts = {
-        event["name"]: event["kind"] for event in story.completing.events if event["kind"] in ("Ended", "Broke")
+        event["name"]: event["kind"] for event in scenario.completing.events if event["kind"] in ("Ended", "Broke")
     }
-    assert verdicts == {story.moved: "Ended", "diverging": "Broke", "different": "Broke", "short": "Ended"}
-    assert len([event for event in story.completing.events if event["kind"] in ("Ended", "Broke")]) == len(verdicts)
-    assert (story.completing.status, story.completing.errors) == (0, "")
+    assert verdicts == {scenario.moved: "Ended", "diverging": "Broke", "different": "Broke", "short": "Ended"}
+    assert len([event for event in scenario.completing.events if event["kind"] in ("Ended", "Broke")]) == len(verdicts)
+    assert (scenario.completing.status, scenario.completing.errors) == (0, "")
 
 
-def test_diverging_run_is_reported_and_recorded(story: Story):
-    (broke,) = story.completing.of("diverging", "Broke")
+def test_diverging_run_is_reported_and_recorded(scenario: Scenario):
+    (broke,) = scenario.completing.of("diverging", "Broke")
     assert broke["error"].startswith("on first: the loss became nan at epoch 1")
-    assert len(story.completing.of("diverging", "Began")) == 1, "it is not retried"
-    assert story.place.run("diverging").result["status"] == "failed"
+    assert len(scenario.completing.of("diverging", "Began")) == 1, "it is not retried"
+    assert scenario.place.run("diverging").result["status"] == "failed"
 
 
-def test_node_with_different_data_trains_nothing(story: Story):
-    (broke,) = story.completing.of("different", "Broke")
+def test_node_with_different_data_trains_nothing(scenario: Scenario):
+    (broke,) = scenario.completing.of("different", "Broke")
     config, data = resolved(CONFIGS["different"])
     assert f"the run is {run_id(config, data.digest)} with favorit" in broke["error"]
     assert "put the same synthetic" in broke["error"]
-    assert not story.completing.of("different", "Began", "Trained")
-    assert not (story.place.run("different").path / "config.json").exists()
+    assert not scenario.completing.of("different", "Began", "Trained")
+    assert not (scenario.place.run("different").path / "config.json").exists()
 
 
-def test_finished_runs_are_not_repeated(story: Story):
-    assert [event["kind"] for event in story.again.events] == ["Ended", "Broke", "Ended"]
-    assert all(event["elsewhere"] for event in story.again.events if event["kind"] == "Ended")
-    assert story.unchanged
-    assert (story.again.status, story.again.errors) == (0, "")
+def test_finished_runs_are_not_trained_again(scenario: Scenario):
+    assert [event["kind"] for event in scenario.again.events] == ["Ended", "Broke", "Ended"]
+    assert all(event["elsewhere"] for event in scenario.again.events if event["kind"] == "Ended")
+    assert scenario.unchanged
+    assert (scenario.again.status, scenario.again.errors) == (0, "")
 
 
 LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
@@ -285,13 +285,13 @@ def test_local_cluster_is_private_and_ends_with_its_driver(tmp_path: Path):
     listening: list[set[str]] = []
     with placed(tmp_path) as place:
 
-        def answer(event: dict[str, Any]) -> int | None:
+        def react(event: dict[str, Any]) -> int | None:
             if event["kind"] != "Trained" or event["record"]["epoch"] != 2:
                 return None
             listening.append(place.listening())
             return signal.SIGINT
 
-        driven = place.drive("local", RUNS[:1], answer)
+        driven = place.drive("local", RUNS[:1], react)
     assert (driven.status, driven.errors) == (130, "")
     assert listening[0]
     assert listening[0] <= LOOPBACK
@@ -302,7 +302,7 @@ def test_local_cluster_is_private_and_ends_with_its_driver(tmp_path: Path):
     assert len(run.epochs) == EPOCHS
 
 
-def test_components_of_a_study_file_reach_nodes_that_do_not_have_it(tmp_path: Path):
+def test_components_of_a_study_file_are_registered_on_nodes_without_the_file(tmp_path: Path):
     with placed(tmp_path) as place:
         shutil.copytree(HERE / "own_components", tmp_path / "mine")
         with place.start("cluster_study.py", tmp_path / "mine" / "rising_study.py", tmp_path / "runs") as driver:

@@ -28,7 +28,7 @@ BEGUN, ENDED = Message("a", Begin("", 0), {}), Message("a", End({}), {"result.js
 
 
 class Stream:
-    """The messages of one attempt; an exception is its death."""
+    """The messages of one attempt. An exception among them is the death of its worker."""
 
     def __init__(self, messages: list[Any]) -> None:
         self.messages = iter(messages)
@@ -44,7 +44,7 @@ class Stream:
 
 
 class Ray:
-    """A fake Ray: each task has a list of attempts to use one by one; `sent` has the files that each received."""
+    """A fake Ray. Each task has a list of attempts, used one by one. `sent` has the files sent to each attempt."""
 
     def __init__(self, attempts: dict[str, list[list[Any]]], resources: dict[str, float] | None = None) -> None:
         self.attempts, self.resources = attempts, resources or {"CPU": 1.0}
@@ -95,7 +95,7 @@ def tasks(*names: str) -> list[Task]:
 
 @pytest.fixture
 def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Runs the tasks that the fake Ray has attempts for, and returns the events."""
+    """A function that runs the tasks for which the fake Ray has attempts, and returns the events."""
     monkeypatch.setattr(driver, "POLL", 0.01)
 
     def run(ray: Ray, **options: Any) -> list[TaskEvent]:
@@ -138,7 +138,7 @@ def test_attempt_after_a_death_starts_from_the_received_files(study, death):
     assert ray.sent == [("one", {}), ("one", {"checkpoint-7/state.pt": b"seven"})]
 
 
-def test_task_whose_workers_always_die_fails_and_the_others_continue(study, tmp_path: Path):
+def test_task_fails_after_three_deaths_and_the_others_continue(study, tmp_path: Path):
     ray = Ray({"one": [[BEGUN, WorkerCrashedError()]] * 9, "two": [[BEGUN, ENDED]]})
     events = study(ray)
     (broke,) = (event for event in events if isinstance(event, Broke))
@@ -200,8 +200,8 @@ def test_damaged_run_fails_and_the_others_continue(study, tmp_path: Path):
     assert "is damaged" in events[0].error
 
 
-def test_run_held_by_another_runner_is_waited_for(study, tmp_path: Path):
-    """Other tasks go first; a run that its holder completes is not repeated."""
+def test_run_held_by_another_runner_comes_last_and_is_not_trained_again(study, tmp_path: Path):
+    """Other tasks are trained first. The held run is not trained again, because the other runner completes it."""
     folder = RunFolder(tmp_path / f"{0:016x}")
     lock = folder.lock()
     lock.__enter__()
@@ -241,7 +241,7 @@ def test_no_run_starts_after_the_deadline(study):
 
 
 def test_running_tasks_stop_at_a_checkpoint_after_the_deadline(study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """One task is complete by then, one stops after its epoch, and two have not started."""
+    """At the deadline one task is complete, one stops after its epoch, and two have not started."""
     now = [0.0]
     monkeypatch.setattr(driver.time, "monotonic", lambda: now[0])
 
@@ -297,7 +297,7 @@ GPUS = {"CPU": 8.0, "GPU": 2.0}
         (GPUS, dict(cpus=1, gpus=0.5, accelerator="cuda"), {"CPU": 1, "GPU": 0.5}),
     ],
 )
-def test_run_takes_a_gpu_if_the_cluster_has_one_and_the_accelerator_allows_it(resources, options, wanted):
+def test_run_uses_a_gpu_if_the_cluster_has_one_and_the_accelerator_allows_it(resources, options, wanted):
     assert join.resources(Ray({}, resources), **options) == wanted
 
 

@@ -31,7 +31,7 @@ def task_of(config=CONFIG) -> Task:
 
 @pytest.fixture
 def order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Order]:
-    """Runs of one thread on a node with three CPUs and a known temporary folder."""
+    """An order for runs of one thread, on a fake node with three CPUs and its own temporary folder."""
     node = dict(NodeID="here", Alive=True, Resources={"CPU": 3.0})
     context = SimpleNamespace(get_node_id=lambda: "here")
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(get_runtime_context=lambda: context, nodes=lambda: [node]))
@@ -55,7 +55,7 @@ def left(tmp_path: Path) -> list[Path]:
     return list((tmp_path / "temporary").glob("favorit-*"))
 
 
-def test_every_epoch_comes_with_the_current_files(order: Order, tmp_path: Path):
+def test_epoch_message_has_the_current_files(order: Order, tmp_path: Path):
     reference, _ = fit(tmp_path / "reference", CONFIG)
     received = RunFolder(tmp_path / "received" / reference.id)
     received.path.mkdir(parents=True)
@@ -106,7 +106,7 @@ def failure(task: Task, order: Order, contents: dict[str, bytes] | None = None) 
 
 
 @pytest.mark.parametrize("change", ["data", "version"])
-def test_run_with_another_identifier_on_the_node_is_refused(order: Order, change):
+def test_run_with_another_identifier_on_the_node_is_rejected(order: Order, change):
     task = replace(task_of(), id="0" * 16) if change == "data" else task_of()
     order = replace(order, version="0.0.1") if change == "version" else order
     (message,) = work(task, {}, order)
@@ -132,7 +132,7 @@ def test_error_message_names_the_folder_of_the_driver(order: Order, tmp_path: Pa
     assert str(tmp_path) not in error
 
 
-def test_node_refuses_invalid_file_names(order: Order, tmp_path: Path):
+def test_node_rejects_invalid_file_names(order: Order, tmp_path: Path):
     assert "is not the name of a file of a run" in failure(task_of(), order, {"../evil.json": b""}).error
     assert not list(tmp_path.rglob("evil.json"))
 

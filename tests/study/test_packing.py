@@ -53,7 +53,7 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 
 @pytest.fixture(scope="module")
 def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two complete runs, a failed one and a stopped one."""
+    """A folder with two complete runs, a failed run and a stopped run."""
     out = tmp_path_factory.mktemp("shelf") / "runs"
     for seed in (0, 1):
         fit(out, tiny(seed=seed))
@@ -70,7 +70,7 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def runs(shelf, tmp_path: Path) -> Path:
-    """A copy to damage."""
+    """A copy of the shelf, which a test may change."""
     return Path(shutil.copytree(shelf, tmp_path / "runs"))
 
 
@@ -81,7 +81,7 @@ def complete(folder: Path) -> list[str]:
 # The command
 
 
-def test_runs_pack_packs_what_is_finished_and_counts_the_rest(runs, tmp_path: Path, command):
+def test_runs_pack_packs_finished_runs_and_counts_the_others(runs, tmp_path: Path, command):
     packs = tmp_path / "results" / "runs"
     code, out, err = command("runs", "pack", runs, "--to", packs)
     assert (code, err) == (0, "")
@@ -95,7 +95,7 @@ def test_runs_pack_packs_what_is_finished_and_counts_the_rest(runs, tmp_path: Pa
         assert re.sub(" +", " ", line) in re.sub(" +", " ", listed)
 
 
-def test_runs_pack_again_writes_nothing(runs, tmp_path: Path, command):
+def test_second_runs_pack_writes_nothing(runs, tmp_path: Path, command):
     command("runs", "pack", runs, "--to", tmp_path / "packs")
     before = list(files(tmp_path / "packs"))
     code, out, _ = command("runs", "pack", runs, "--to", tmp_path / "packs")
@@ -104,7 +104,7 @@ def test_runs_pack_again_writes_nothing(runs, tmp_path: Path, command):
     assert list(files(tmp_path / "packs")) == before
 
 
-def test_damaged_run_stops_no_other_from_being_packed(runs, tmp_path: Path, command):
+def test_damaged_run_is_reported_and_the_others_are_packed(runs, tmp_path: Path, command):
     victim = complete(runs)[0]
     (runs / victim / "predictions.npz").write_bytes(b"half")
     code, out, err = command("runs", "pack", runs, "--to", tmp_path / "packs")
@@ -142,12 +142,12 @@ def test_run_packed_into_its_own_parent_folder_is_listed_once(runs, command):
 @pytest.mark.parametrize(
     "verb", [["runs", "pack", "RUNS", "--to"], ["study", "run", "quickstart", "--pack"]], ids=["runs", "study"]
 )
-def test_file_as_folder_for_packed_runs_is_one_line(runs, tmp_path: Path, command, verb):
+def test_file_as_folder_for_packed_runs_is_a_one_line_error(runs, tmp_path: Path, command, verb):
     (tmp_path / "file").write_text("mine")
     code, _, err = command(*(runs if word == "RUNS" else word for word in verb), tmp_path / "file")
     assert (code, err) == (
         2,
-        f"favorit: {tmp_path / 'file'} is a file: packed runs need a folder, which is made if there is none\n",
+        f"favorit: {tmp_path / 'file'} is a file: give a folder for packed runs (it is created if it does not exist)\n",
     )
 
 
@@ -160,7 +160,7 @@ def test_unfinished_run_is_not_packed(runs, tmp_path: Path):
 
 
 @pytest.mark.parametrize("arguments", [["runs"], ["runs", "list"]])
-def test_runs_lists_a_folder_with_and_without_its_verb(runs, command, arguments):
+def test_runs_lists_a_folder_with_and_without_list(runs, command, arguments):
     code, out, _ = command(*arguments, runs, "--json")
     assert code == 0
     assert len([json.loads(line) for line in out.splitlines()]) == 4
@@ -176,13 +176,13 @@ def test_runs_without_a_folder_lists_the_default_one(runs, command, monkeypatch:
 
 
 @pytest.mark.parametrize("form", ["folder", "packed"])
-def test_train_config_takes_a_run_and_gives_the_same_identifier(runs, tmp_path: Path, command, form):
+def test_train_with_a_run_as_config_has_the_same_identifier(runs, tmp_path: Path, command, form):
     full = favorit.Run(runs / complete(runs)[0])
     source = full.path if form == "folder" else favorit.pack(full, tmp_path / "packs").path
     code, out, _ = command("train", "--config", source, "--out", tmp_path / "again", "--json")
     assert code == 0
-    told = json.loads(out)
-    assert (told["id"], told["test"]) == (full.id, full.result["test"])
+    printed = json.loads(out)
+    assert (printed["id"], printed["test"]) == (full.id, full.result["test"])
     favorit.load(tmp_path / "again" / full.id)
 
 
@@ -195,12 +195,12 @@ def test_command_printed_for_a_packed_run_trains_its_weights(
     shutil.rmtree(runs)
     code, _, err = command(*verb, packed.path, *(["x.png"] if verb == ["predict"] else []))
     assert (code, err.count("\n")) == (2, 1)
-    retrain = err.strip().partition("train it again: favorit ")[2].split()
+    retrain = err.strip().partition("train it again with favorit ")[2].split()
     assert command(*retrain)[0] == 0
     assert favorit.load(f"runs/{packed.id}").classes == ("class 0", "class 1", "class 2")
 
 
-def test_train_into_a_folder_with_the_packed_run_says_it_is_complete(runs, tmp_path: Path, command):
+def test_train_of_a_packed_run_reports_that_it_is_complete(runs, tmp_path: Path, command):
     packed = favorit.pack(runs / complete(runs)[0], tmp_path / "packs")
     code, out, err = command("train", "--config", packed.path, "--out", packed.path.parent)
     assert (code, err) == (0, "")
@@ -209,7 +209,7 @@ def test_train_into_a_folder_with_the_packed_run_says_it_is_complete(runs, tmp_p
 
 
 @pytest.mark.parametrize("content", [b"", b"half"])
-def test_damaged_packed_run_as_config_is_one_line(tmp_path: Path, command, content):
+def test_damaged_packed_run_as_config_is_a_one_line_error(tmp_path: Path, command, content):
     (tmp_path / "0123456789abcdef.zip").write_bytes(content)
     code, _, err = command("train", "--config", tmp_path / "0123456789abcdef.zip", "--out", tmp_path)
     assert (code, err.count("\n")) == (2, 1)
@@ -219,7 +219,7 @@ def test_damaged_packed_run_as_config_is_one_line(tmp_path: Path, command, conte
 # Comparing
 
 
-def test_compare_of_packed_and_full_runs_is_the_same(runs, tmp_path: Path):
+def test_compare_is_equal_for_packed_and_full_runs(runs, tmp_path: Path):
     a, b = (runs / identifier for identifier in complete(runs))
     packed = [favorit.pack(path, tmp_path / "packs").path for path in (a, b)]
     assert (
@@ -232,8 +232,8 @@ def test_compare_of_packed_and_full_runs_is_the_same(runs, tmp_path: Path):
 
 @pytest.fixture(scope="module")
 def studied(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, list[TaskEvent]]:
-    """A study of four points, two of which diverge, run with `pack`: its folder, that of packed runs, and its
-    events.
+    """A study of four points, two of which diverge, run with `pack`: the folder of runs, the folder of packed runs,
+    and the events.
     """
     place = tmp_path_factory.mktemp("studied")
     events: list[TaskEvent] = []
@@ -279,7 +279,7 @@ def test_packed_runs_count_as_done(studied, tmp_path: Path, place):
     ]
 
 
-def test_status_and_plan_of_packed_runs_are_those_of_full_ones(studied, tmp_path: Path):
+def test_status_and_plan_are_equal_for_packed_and_full_runs(studied, tmp_path: Path):
     out, packs, _ = studied
     expected = status(STUDY, out)
     assert [state.status for state in expected] == ["complete", "complete", "failed", "failed"]
@@ -319,7 +319,7 @@ def test_run_that_cannot_be_packed_is_reported_and_the_others_continue(tmp_path:
     assert [reason.endswith("No space left on device") for reason in report.unpacked.values()] == [True, True]
 
 
-def test_study_command_packs_and_status_takes_runs(tmp_path: Path, command):
+def test_study_run_packs_runs_and_status_reads_them(tmp_path: Path, command):
     path = tmp_path / "tiny.py"
     path.write_text(
         f"from favorit.study import Study, product\nSTUDY = Study('tiny', 'Does it?', {BASE!r}, product(seed=[0, 1]))\n"
@@ -338,7 +338,7 @@ def test_study_command_packs_and_status_takes_runs(tmp_path: Path, command):
 
 
 def test_status_finds_packed_runs_without_their_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The digest of the data set is known from the runs themselves."""
+    """The digest of the data set comes from the runs."""
     base = {"data.name": "mnist", **{f"model.{key}": value for key, value in MODEL.items()}, "train.epochs": 1}
     study = Study("mine", "?", base, product(seed=[0, 1]))
     pictures = load_dataset("synthetic(size=28, channels=1, train=640, test=32)")

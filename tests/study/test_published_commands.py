@@ -150,10 +150,10 @@ def test_published_option_prints_every_quantity_with_place_and_notes(tmp_path: P
 
 def test_json_has_every_published_number(tmp_path: Path, status: Command):
     write(tmp_path, index(tmp_path, Options())[STANDARD], 0.7396)
-    told = json.loads(status("--published", "--json"))
-    assert (len(told["published"]), len(told["unmatched"])) == (360, 9)
+    printed = json.loads(status("--published", "--json"))
+    assert (len(printed["published"]), len(printed["unmatched"])) == (360, 9)
     (accuracy,) = [
-        each for each in told["published"] if (each["point"], each["quantity"]) == (STANDARD, "test accuracy")
+        each for each in printed["published"] if (each["point"], each["quantity"]) == (STANDARD, "test accuracy")
     ]
     assert accuracy["published"] == 72.96
     assert accuracy["difference"] == pytest.approx(1.0)
@@ -169,19 +169,19 @@ def test_json_without_published_lists_the_points(tmp_path: Path, status: Command
     write(tmp_path, index(tmp_path, Options())[STANDARD], 0.7396)
     output = json.loads(status("--json"))
     assert (output["study"], output["scale"], output["protocol"]) == ("hybrids", "published", "published")
-    told = {each["name"]: each for each in output["points"]}
-    assert (told[STANDARD]["status"], told[STANDARD]["accuracy"], len(told)) == (
+    points = {each["name"]: each for each in output["points"]}
+    assert (points[STANDARD]["status"], points[STANDARD]["accuracy"], len(points)) == (
         "complete",
         0.7396,
         len(load_study("hybrids").points),
     )
-    assert (told[STANDARD]["published"], told[STANDARD]["flags"]) == ([72.96], ["augmented-test"])
+    assert (points[STANDARD]["published"], points[STANDARD]["flags"]) == ([72.96], ["augmented-test"])
     (group,) = output["groups"]
     assert (group["group"], group["mean"], group["n"], group["published"]) == (STANDARD, 0.7396, 1, [72.96])
     assert any("naive softmax" in note for note in output["notes"])
 
 
-def test_duplicate_published_row_is_one_line_and_the_rest_is_shown(
+def test_duplicate_published_row_is_a_one_line_error_and_the_rest_is_shown(
     tmp_path: Path, status: Command, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     def read(name: str) -> Any:
@@ -198,6 +198,6 @@ def test_duplicate_published_row_is_one_line_and_the_rest_is_shown(
         status("--published")
 
 
-def test_study_without_published_numbers_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_study_without_published_numbers_prints_a_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     app(["status", "quickstart", "--out", str(tmp_path), "--published"], standalone_mode=False)
     assert capsys.readouterr().out == "study quickstart: no published numbers for these points\n"

@@ -70,7 +70,9 @@ def names(queue: Queue) -> list[tuple[str, str]]:
         ("hybrids", "'hybrids' is not an entry such as {study: hybrids, scale: small}"),
     ],
 )
-def test_bad_entry_is_one_line_and_the_others_are_kept(tmp_path: Path, study: Path, entry: object, message: str):
+def test_invalid_entry_is_a_one_line_problem_and_the_others_are_kept(
+    tmp_path: Path, study: Path, entry: object, message: str
+):
     queue = planned(tmp_path, entry, {"study": str(study)})
     (problem,) = queue.problems
     assert message in problem
@@ -82,7 +84,7 @@ def test_bad_entry_is_one_line_and_the_others_are_kept(tmp_path: Path, study: Pa
 @pytest.mark.parametrize(
     ("text", "message"), [("a: 1", "must be a list of entries"), ("[", "is not YAML"), (None, "no such file")]
 )
-def test_invalid_queue_file_is_one_line(tmp_path: Path, text: str | None, message: str):
+def test_invalid_queue_file_is_rejected(tmp_path: Path, text: str | None, message: str):
     path = tmp_path / "queue.yaml"
     if text is not None:
         path.write_text(text)
@@ -90,11 +92,11 @@ def test_invalid_queue_file_is_one_line(tmp_path: Path, text: str | None, messag
         read_queue(path)
 
 
-def test_second_queue_in_the_same_folder_is_refused(tmp_path: Path):
+def test_second_queue_in_the_same_folder_is_rejected(tmp_path: Path):
     out, pack = tmp_path / "out", tmp_path / "pack"
     with held_queue(out, pack):
         for folders in ((out, None), (tmp_path / "other", pack)):
-            with pytest.raises(FavoritError, match="another queue works in"), held_queue(*folders):
+            with pytest.raises(FavoritError, match="another queue is running in"), held_queue(*folders):
                 pass
     with held_queue(out, pack):
         pass
@@ -114,7 +116,7 @@ def test_study_file_is_found_in_the_folder_of_the_queue(tmp_path: Path, study: P
     assert len(planned(tmp_path, {"study": study.name}).missing()) == 3
 
 
-# order, and each run once
+# order of the runs
 
 
 def test_missing_runs_follow_the_order_of_entries_without_repeats(tmp_path: Path, study: Path):
@@ -144,9 +146,7 @@ def test_queue_trains_and_packs_every_run_and_then_has_nothing_to_do(tmp_path: P
     ended = [event.task.name for _, event in run_queue(queue) if isinstance(event, Ended)]
     assert ended == ["layout=uniform", "layout=softmax", "layout=relu"]
     assert queue.missing() == []
-    assert [len(planned.report.results) for planned in queue.entries] == [1, 3], (
-        "the run that both entries name is done in both"
-    )
+    assert [len(planned.report.results) for planned in queue.entries] == [1, 3], "a run of both entries is done in both"
     assert len(list((tmp_path / "packed").glob("*.zip"))) == 3
     again = planned(tmp_path, *entries)
     assert again.missing() == []
@@ -259,7 +259,7 @@ def test_damaged_packed_run_is_packed_again_from_its_folder(tmp_path: Path, stud
     assert folder.exists()
 
 
-def test_damaged_packed_run_without_its_folder_is_one_line_and_counts_as_failed(tmp_path: Path, study: Path):
+def test_damaged_packed_run_without_its_folder_is_a_one_line_error_and_counts_as_failed(tmp_path: Path, study: Path):
     folder, packed = one_done(tmp_path, study)
     shutil.rmtree(folder)
     packed.write_bytes(packed.read_bytes()[:100])
@@ -270,14 +270,14 @@ def test_damaged_packed_run_without_its_folder_is_one_line_and_counts_as_failed(
     assert "is damaged" in errors
 
 
-def test_run_that_failed_earlier_is_printed_but_no_error(tmp_path: Path, study: Path):
+def test_run_that_failed_earlier_is_printed_and_exit_status_is_0(tmp_path: Path, study: Path):
     study.write_text(STUDY.replace('"train.batch_size": 16', '"train.batch_size": 16, "train.lr": 1e30'))
     queue_file(tmp_path, {"study": str(study), "scale": "small", "only": ["uniform"]})
     code, output, _ = finish(start(*command(tmp_path, "--discard")))
     assert code == 1
     assert "1 entry, 1 runs: 0 done, 1 failed, 0 to do" in output
     code, output, errors = finish(start(*command(tmp_path, "--discard")))
-    assert code == 0, "a recorded failure is a result"
+    assert code == 0, "an earlier failure does not change the exit status"
     assert "failed before" in errors
     assert errors.count("\n") == 1
 
@@ -288,7 +288,7 @@ def test_discard_without_pack_is_rejected(tmp_path: Path):
     assert "--discard needs --pack" in errors
 
 
-def test_queue_killed_three_times_loses_nothing_and_repeats_nothing(tmp_path: Path, study: Path):
+def test_queue_killed_three_times_packs_every_run_once(tmp_path: Path, study: Path):
     entry = {"study": str(study), "seeds": [0, 1]}
     whole = tmp_path / "whole"
     whole.mkdir()

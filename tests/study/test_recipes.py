@@ -1,4 +1,4 @@
-"""The built-in studies train what their reports describe: one test for each correction in SYSTEMS.md, section 6."""
+"""The built-in studies train what their reports describe, and flag their deviations."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_local_and_global_mixing_is_a_point():
     assert {config.model.local for config in of_preset("vit-variants", "performer-relu-local")} == {"dwconv(3)"}
 
 
-def test_unstated_weight_decay_is_that_of_pytorch():
+def test_unstated_weight_decay_is_the_default_of_pytorch():
     for config in configs("vit-variants").values():
         assert config.train.weight_decay == {"adamw": 0.01, "adam": 0.0}[config.train.optimizer]
 
@@ -98,7 +98,7 @@ def test_mixture_builds_on_the_prior_relu_run():
 
 def test_gradients_are_clipped_for_gelu_and_ftheta_only():
     for point, config in configs("kernels").items():
-        first_gelu = config.train.lr == 5e-4 and "gelu" in point  # the round that ended in NaN had none
+        first_gelu = config.train.lr == 5e-4 and "gelu" in point  # the tuning round that ended in NaN had no clipping
         expected = ("gelu" in point and not first_gelu) or "learned" in point
         assert (config.train.clip is not None) == expected, point
 
@@ -135,14 +135,14 @@ def test_proposals_of_the_kernels_report_are_points():
 
 
 def test_deviations_of_kernels_are_flagged():
-    for kernel, said in [
+    for kernel, text in [
         ("elu", "shifted"),
         ("gelu", "multiplied"),
         ("learned", "softplus"),
         ("mixture", "sigmoid"),
         ("exp", "tuned on"),
     ]:
-        assert said in flags("kernels", f"conv-{kernel}"), kernel
+        assert text in flags("kernels", f"conv-{kernel}"), kernel
 
 
 # hybrids
@@ -150,7 +150,7 @@ def test_deviations_of_kernels_are_flagged():
 
 @pytest.mark.parametrize("name", ["hybrids", "positions"])
 def test_control_without_mixing_has_both_heads_and_is_flagged(name: str):
-    """Without mixing a class token never sees the image: this control is at chance by construction."""
+    """Without mixing, a class token never sees the image: this control is at chance by construction."""
     for scale in ("published", "small"):
         heads = {config.model.head for config in configs(name, scale=scale).values() if config.model.layout == "none"}
         assert heads == {"cls", "mean"}
@@ -165,9 +165,9 @@ def test_hybrids_include_8_features_and_time_inference_at_batch_128():
 
 
 def test_contradictions_of_the_hybrids_report_are_flagged():
-    said = flags("hybrids", "layout=all_standard")
+    text = flags("hybrids", "layout=all_standard")
     for part in ("augmented test images", "best test epoch", "naive softmax", "equation 4"):
-        assert part in said
+        assert part in text
     assert "norm sqrt(D)" in flags("hybrids", "relu(m=64)")
     assert "norm sqrt(D)" not in flags("hybrids", "favor(m=64)")
 
@@ -181,7 +181,7 @@ def test_only_the_performer_has_weight_decay():
         assert config.train.optimizer == ("adamw" if "linear-performer" in point else "adam"), point
 
 
-def test_performers_normalise_by_the_statistics_of_the_data():
+def test_performers_normalize_by_the_statistics_of_the_data():
     for point, config in configs("linear-attention").items():
         assert (config.data.preprocess is None) == ("linear-performer" in point), point
 

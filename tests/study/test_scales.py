@@ -1,4 +1,4 @@
-"""Scales: named reductions of a study, part of the configuration and so of the run id."""
+"""Scales: named reductions of a study, which are part of the configuration and of the run id."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STUDY = Study("mine", "?", BASE, POINTS, sound={"data.subset": 90}, scales={"sma
 REPORTS = sorted(set(built_in()) - {"quickstart"})
 
 
-def test_scale_has_its_own_points_and_its_changes_override():
+def test_scale_has_its_own_points_and_overrides_base_and_protocol():
     found = STUDY.configs(Options(scale="small", protocol="sound"))
     assert list(found) == ["layout=softmax", "layout=uniform"]
     assert {(config.train.epochs, config.data.subset, config.scale) for config in found.values()} == {(2, 48, "small")}
@@ -46,7 +46,7 @@ def test_every_study_has_a_smoke_scale():
     assert (config.train.epochs, config.data.subset, config.data.test_subset, config.scale) == (1, 256, 256, "smoke")
 
 
-def test_unknown_scale_is_one_line_with_the_known_scales():
+def test_unknown_scale_error_lists_the_known_scales():
     with pytest.raises(
         FavoritError, match="unknown scale of study mine 'smal': did you mean 'small'\\? known: published, small, smoke"
     ):
@@ -90,8 +90,7 @@ def test_small_scale_of_each_report_has_baseline_and_controls(name: str):
 
 
 @pytest.mark.parametrize("name", REPORTS)
-def test_scales_of_a_report_have_points_of_the_report(name: str):
-    """Every preset of a scale is also in the published study."""
+def test_every_preset_of_a_scale_is_in_the_published_study(name: str):
     study = load_study(name)
     whole = {point.changes.get("model.preset") for point in study.named(Options())}
     for scale in ("small", "smoke"):
@@ -108,13 +107,13 @@ def test_scale_is_shown_in_the_tables_of_a_study(tmp_path: Path):
         "    scales={'small': Scale({'train.epochs': 1})})\n"
     )
     shared = [str(path), "--scale", "small", "--out", str(tmp_path / "runs")]
-    code, said, errors = finish(start("-m", "favorit", "study", "run", *shared))
+    code, output, errors = finish(start("-m", "favorit", "study", "run", *shared))
     assert (code, errors) == (0, "")
-    assert "mine: scale small; protocol published" in said
+    assert "mine: scale small; protocol published" in output
     for verb in (["status"], ["plan", "--no-estimate"]):
-        code, said, errors = finish(start("-m", "favorit", "study", *verb, *shared, "--seeds", "0,1"))
+        code, output, errors = finish(start("-m", "favorit", "study", *verb, *shared, "--seeds", "0,1"))
         assert (code, errors) == (0, "")
-        assert said.splitlines()[0] == "mine: scale small; seeds 0, 1; protocol published"
+        assert output.splitlines()[0] == "mine: scale small; seeds 0, 1; protocol published"
 
 
 def test_published_numbers_are_not_shown_for_another_model():

@@ -35,7 +35,7 @@ def test_aggregate_is_the_t_interval():
 
 
 def test_interval_of_two_values_is_wide():
-    """t(1) is 12.7: two seeds a point apart leave an interval of 12.7 points."""
+    """t(1) is 12.7: two seeds that differ by one point have an interval of 12.7 points."""
     found = aggregate([0.90, 0.91])
     assert found.high - found.low == pytest.approx(0.127, abs=1e-3)
 
@@ -63,7 +63,7 @@ def test_t_interval_covers_the_mean_in_95_percent():
 def outcomes(
     generator: np.random.Generator, images: int, skill: float, seeds: int = 1, spread: float = 0.0, noise: float = 0.5
 ) -> Any:
-    """A function of difficulties (images) -> (seeds, images): right where skill outweighs difficulty and noise."""
+    """A function that maps difficulties (images) to correctness (seeds, images): skill + noise > difficulty."""
 
     def draw(difficulty: np.ndarray) -> np.ndarray:
         own = skill + generator.normal(0, spread, (seeds, 1)) if spread else np.full((seeds, 1), skill)
@@ -73,10 +73,12 @@ def outcomes(
 
 
 def truth(skill: float, spread: float, noise: float = 0.5, difficulty: float = 1.5) -> float:
+    """The expected accuracy over images and seeds."""
     return float(stats.norm.cdf(skill / math.sqrt(difficulty**2 + noise**2 + spread**2)))
 
 
 def coverage(seeds: int, spread: float, images: int = 500) -> float:
+    """How often the bootstrap interval contains the true difference."""
     generator = np.random.default_rng(1)
     expected = truth(0.6, spread) - truth(0.4, spread)
     covered = 0
@@ -93,7 +95,7 @@ def test_bootstrap_over_images_covers_the_difference_in_95_percent():
 
 
 def test_bootstrap_over_seeds_and_images_covers_the_difference_if_seeds_vary():
-    """Resampling images alone would cover a third of the time here."""
+    """Here an interval from resampled images alone would cover the difference a third of the time."""
     assert coverage(seeds=6, spread=0.3) >= 0.90
 
 
@@ -103,7 +105,7 @@ def test_bootstrap_of_one_seed_does_not_cover_other_seeds():
 
 
 def test_bootstrap_equals_resampling_of_images():
-    """Compared with the direct form, which draws image indices with replacement."""
+    """The direct form draws image indices with replacement."""
     generator = np.random.default_rng(2)
     a, b = generator.random((2, 300)) < np.array([[0.8], [0.75]])
     draws = [np.mean(a[chosen].astype(float) - b[chosen]) for chosen in generator.integers(0, 300, (4000, 300))]
@@ -116,8 +118,8 @@ def test_bootstrap_equals_resampling_of_images():
 
 
 def test_pairing_narrows_the_interval():
-    """Two runs that differ in five images of 400 are told apart from chance much better than two unrelated ones of the
-    same accuracy.
+    """Two runs that differ in 5 of 400 images have a much narrower interval than two unrelated runs with the same
+    accuracies.
     """
     a = np.arange(400) < 300
     b = a.copy()
@@ -128,7 +130,7 @@ def test_pairing_narrows_the_interval():
     assert paired.low > 0 > apart.low
 
 
-def test_bootstrap_is_seeded():
+def test_bootstrap_depends_only_on_data_and_seed():
     generator = np.random.default_rng(3)
     a, b = generator.random((2, 3, 50)) < 0.7
     first, again, other = (paired_bootstrap(a, b, draws=99, seed=seed) for seed in (1, 1, 2))
@@ -136,7 +138,7 @@ def test_bootstrap_is_seeded():
     assert first != other
 
 
-def test_bootstrap_in_chunks_equals_one_chunk():
+def test_bootstrap_in_chunks_agrees_with_fewer_draws():
     generator = np.random.default_rng(4)
     a, b = generator.random((2, 8, 2000)) < 0.7
     found, fewer = paired_bootstrap(a, b, draws=10_000), paired_bootstrap(a, b, draws=4_000)
@@ -158,7 +160,7 @@ def test_mcnemar_is_the_binomial_test_of_the_discordant_images(only_a, only_b):
 
 
 def test_mcnemar_known_value():
-    """Ten images, nine of them for one side: 2 (1 + 10) / 2^10."""
+    """Exactly one run is right on each of ten images, the same run on nine: p = 2 (1 + 10) / 2^10."""
     assert mcnemar([True] * 9 + [False], [False] * 9 + [True]) == pytest.approx(22 / 1024)
 
 
@@ -174,7 +176,7 @@ def test_mcnemar_false_positive_rate_is_at_most_5_percent():
         difficulty = generator.normal(0, 1.5, 600)
         a, b = (outcomes(generator, 600, 0.5)(difficulty)[0] for _ in range(2))
         rejected += mcnemar(a, b) < 0.05
-    # An exact test of a discrete number rejects a little less often.
+    # An exact test of a count rejects slightly less often than 5 %.
     assert 0.01 <= rejected / REPETITIONS <= MOST_REJECTIONS
 
 
@@ -201,7 +203,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[favorit.
 def written(
     folder: Path, config: RunConfig, correct: np.ndarray, labels: np.ndarray, parameters: int = 1000, **result: Any
 ) -> favorit.Run:
-    """A run as training leaves it, with chosen predictions."""
+    """A run folder with the files of a complete run and the given predictions."""
     folder.mkdir()
     run = RunFolder(folder)
     run.write_config(
@@ -347,19 +349,24 @@ def test_command_prints_accuracies_a_sentence_and_confounders(tmp_path: Path, ca
     assert "McNemar: p = 0.00781" in out
     assert "the interval covers images, not other seeds" in out
     assert "confounded by parameters 1,000 against 2,000; train.lr 0.01 against 0.5" in out
-    told = json.loads(compare_command(capsys, a.path, b.path, "--json"))
-    assert (told["sentence"], told["confounded"]) == (found.sentence, found.confounded)
-    assert told["difference"]["mean"] == pytest.approx(0.008)
+    printed = json.loads(compare_command(capsys, a.path, b.path, "--json"))
+    assert (printed["sentence"], printed["confounded"]) == (found.sentence, found.confounded)
+    assert printed["difference"]["mean"] == pytest.approx(0.008)
 
 
-def test_command_takes_seeds_separated_by_commas(trained, capsys):
+def test_command_accepts_seeds_separated_by_commas(trained, capsys):
     sides = [",".join(str(run.path) for run in trained[name]) for name in ("relu", "softmax")]
-    told = json.loads(compare_command(capsys, *sides, "--json"))
-    assert (told["accuracy_a"]["n"], told["accuracy_b"]["n"], told["p"], told["confounded"]) == (2, 2, None, [])
+    printed = json.loads(compare_command(capsys, *sides, "--json"))
+    assert (printed["accuracy_a"]["n"], printed["accuracy_b"]["n"], printed["p"], printed["confounded"]) == (
+        2,
+        2,
+        None,
+        [],
+    )
     out = compare_command(capsys, *sides)
     assert "McNemar" not in out
     assert "other seeds" not in out
-    low, high = told["accuracy_a"]["low"], told["accuracy_a"]["high"]
+    low, high = printed["accuracy_a"]["low"], printed["accuracy_a"]["high"]
     assert f"{max(low, 0):.2%} to {min(high, 1):.2%}" in out, "no accuracy lies outside 0 to 1"
 
 
@@ -375,11 +382,11 @@ def test_command_shows_published_accuracies_of_runs_of_a_built_in_study(tmp_path
     assert "74.27%" in out
     assert "published difference: +1.31 points (hybrids rows 43 and 90, section 6, Table 2; Bennouna" in out
     assert "differs from the published recipe: train.epochs 5 instead of 50" in out
-    told = json.loads(compare_command(capsys, a.path, b.path, "--json"))
-    assert told["published_a"]["values"] == [
+    printed = json.loads(compare_command(capsys, a.path, b.path, "--json"))
+    assert printed["published_a"]["values"] == [
         {"table": "hybrids", "row": 43, "value": 74.27, "place": "section 6, Table 2"}
     ]
-    assert told["published_differences"][0]["low"] == pytest.approx(1.31)
+    assert printed["published_differences"][0]["low"] == pytest.approx(1.31)
 
 
 def test_command_shows_no_published_column_for_runs_of_no_study(tmp_path: Path, capsys):

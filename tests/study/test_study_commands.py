@@ -94,7 +94,7 @@ def test_progress_of_piped_output_is_plain_lines(finished):
 
 
 def test_runs_are_bit_equal_to_those_of_train(finished, tmp_path: Path):
-    """With the same number of threads."""
+    """Both use the same number of threads."""
     path, out, _, _ = finished
     alone, _ = fit(tmp_path, load_study(path).configs()["lr=0.01 seed=1"])
     run = favorit.Run(out / alone.id)
@@ -156,11 +156,11 @@ def test_list_has_every_study_with_its_question(study: Command):
         )
 
 
-def test_points_of_data_that_cannot_be_fetched_fail_and_the_others_are_done(
+def test_points_of_data_that_cannot_be_fetched_fail_and_the_others_are_complete(
     tmp_path: Path, study: Command, monkeypatch: pytest.MonkeyPatch
 ):
-    """Points of a data set that no source has are listed as failed. The others are complete before, so no worker is
-    needed.
+    """Points of a data set that cannot be downloaded are listed as failed. The other point was complete before, so no
+    worker starts.
     """
     from favorit.data import sources
 
@@ -177,19 +177,19 @@ def test_points_of_data_that_cannot_be_fetched_fail_and_the_others_are_done(
 
 
 def test_cpus_and_gpus_are_passed_to_the_cluster(tmp_path: Path, study: Command, monkeypatch: pytest.MonkeyPatch):
-    asked: dict[str, Any] = {}
+    received: dict[str, Any] = {}
 
     def cluster(tasks: list[Task], out: Path, **options: Any) -> Iterator[TaskEvent]:
-        asked.update(options)
+        received.update(options)
         yield from (Broke(task, "enough", later=True) for task in tasks)
 
     monkeypatch.setattr("favorit.study.cluster.cluster", cluster)
     path = write(tmp_path / "tiny.py", {"seed": [0]})
     _, output = study("run", path, "--out", tmp_path / "runs", "--ray", "there:1", "--cpus", 4, "--gpus", 0.5)
     assert "0 complete, 0 failed, 1 left" in output
-    assert (asked["address"], asked["cpus"], asked["gpus"]) == ("there:1", 4, 0.5)
+    assert (received["address"], received["cpus"], received["gpus"]) == ("there:1", 4, 0.5)
     study("run", path, "--out", tmp_path / "runs", "--ray", "auto")
-    assert asked["address"] == "auto"
+    assert received["address"] == "auto"
 
 
 def curve(folder: Path, tag: str) -> list[tuple[int, float]]:
@@ -270,15 +270,15 @@ def test_invalid_study_trains_nothing(tmp_path: Path, study: Command, verb, cont
         (["run", "quickstart", "--subset", "5"], "study quickstart, point 'layout=softmax'"),
         (
             ["run", "quickstart", "--cpus", "4"],
-            "cpus=4: only for runs on a Ray cluster; add --ray ADDRESS, or leave it out",
+            "cpus=4 is valid only for runs on a Ray cluster: add --ray ADDRESS, or remove it",
         ),
         (
             ["run", "quickstart", "--cpus", "4", "--gpus", "0.5"],
-            "cpus=4 and gpus=0.5: only for runs on a Ray cluster; add --ray ADDRESS",
+            "cpus=4 and gpus=0.5 is valid only for runs on a Ray cluster: add --ray ADDRESS",
         ),
     ],
 )
-def test_invalid_options_are_one_line(tmp_path: Path, study: Command, arguments, message):
+def test_invalid_options_are_one_line_errors(tmp_path: Path, study: Command, arguments, message):
     with pytest.raises(FavoritError) as error:
         study(*arguments, "--out", tmp_path / "runs")
     assert message in str(error.value)

@@ -208,12 +208,12 @@ def test_unknown_name_is_an_error_with_the_nearest_match():
         load_study("hybrid")
 
 
-# built-in studies: what SYSTEMS.md asks for
+# built-in studies
 
 COUNTS = {"vit-variants": 34, "kernels": 161, "hybrids": 112, "linear-attention": 36, "positions": 30, "quickstart": 4}
 
 
-def test_every_section_has_a_study():
+def test_built_in_studies_have_their_names_and_numbers_of_points():
     assert {name: len(load_study(name).points) for name in built_in()} == COUNTS
     assert all(load_study(name).name == name for name in built_in())
 
@@ -270,7 +270,7 @@ def test_flags_match_existing_points():
     for name in COUNTS:
         study = load_study(name)
         flagged = [sentence for point in study.named(Options()) for sentence in study.flagged(point.name)]
-        assert set(flagged) == set(study.flags), "each is about some point"
+        assert set(flagged) == set(study.flags), "every flag matches a point"
 
 
 def test_studies_are_read_without_torch():

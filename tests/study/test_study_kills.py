@@ -1,4 +1,4 @@
-"""Runners and workers are killed at random: no run is lost, repeated or left half written."""
+"""Runners and workers are killed at random: no run is lost, trained twice or left incomplete."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Server:
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     server = Server()
-    with server.process:  # it ends with its input
+    with server.process:  # it ends when its stdin is closed
         yield server
     assert server.process.returncode == 0
 
@@ -125,10 +125,10 @@ def ids(path: Path) -> set[str]:
     return {task.id for task in make_plan(load_study(path), Options()).tasks}
 
 
-def test_twenty_kills_at_random_moments(server: Server, tmp_path: Path):
-    """Kills the runner or a worker at random and reruns until all is done: the results are those without kills.
+def test_results_after_twenty_random_kills_are_bit_equal(server: Server, tmp_path: Path):
+    """Kills the runner or a worker at random moments, and reruns the study until it is complete.
 
-    If the study completes before the last kill, it gets more points.
+    The results are bit-equal to those without kills. If the study completes before the last kill, points are added.
     """
     out, chance, seeds = tmp_path / "runs", random.Random(5), 5
     points: dict[str, list[Any]] = {"model.layout": ["favor(m=8)", "softmax"]}
@@ -192,7 +192,7 @@ def test_leftovers_of_a_kill_in_complete_runs_are_removed_on_rerun(server: Serve
         (folder / "checkpoint-6").mkdir()
         (folder / "checkpoint-6" / "state.pt").write_bytes(b"half removed")
         (folder / ".best-ema.safetensors.5929").write_bytes(b"half")
-    with RunFolder(held).lock():  # a held run is left to its holder
+    with RunFolder(held).lock():  # the files of a held run are not touched
         assert server.complete(do="run", study=path, out=out, workers=1) == 0
     assert {each.name for each in free.iterdir()} == tidy
     assert {each.name for each in held.iterdir()} == tidy | {"checkpoint-6", ".best-ema.safetensors.5929"}
@@ -213,8 +213,8 @@ def test_two_runners_share_a_study(server: Server, tmp_path: Path):
     assert min(trained[first], trained[second]) > 0, "one runner trained nothing"
 
 
-def test_held_run_is_waited_for(server: Server, tmp_path: Path):
-    """One runner trains a long run. A second runner waits for it, and resumes it after the first is killed."""
+def test_second_runner_waits_for_a_held_run_and_resumes_it(server: Server, tmp_path: Path):
+    """The second runner waits while the first one trains the run, and resumes the run after the first one is killed."""
     path, out = write_study(tmp_path, {"seed": [0]}, **{"train.epochs": 40}), tmp_path / "runs"
     first = server.ask(do="run", study=path, out=out, workers=1)
     until(lambda: any(event["event"] == "Trained" for event in events_of(out)))
@@ -244,7 +244,7 @@ def test_interrupted_study_stops_promptly_and_resumes(server: Server, tmp_path: 
     assert {state.status for state in status(path, out)} == {"complete"}
 
 
-def test_hours_stop_running_runs_and_start_no_others(server: Server, tmp_path: Path):
+def test_time_limit_stops_running_runs_and_starts_no_others(server: Server, tmp_path: Path):
     path, out = write_study(tmp_path, {"seed": [0, 1]}, **{"train.epochs": 4000}), tmp_path / "runs"
     seconds, trained = 1.5, False
     while not trained and seconds < PATIENCE:  # on a slow machine the first epoch takes longer
@@ -257,7 +257,7 @@ def test_hours_stop_running_runs_and_start_no_others(server: Server, tmp_path: P
     stopped, missing = sorted(status(path, out), key=lambda state: state.name)
     assert (stopped.status, missing.status) == ("stopped", "missing")
     assert 0 < (stopped.epochs or 0) < 4000
-    assert stopped.error is None, "it is no error"
+    assert stopped.error is None, "stopping is not an error"
     began = len(events_of(out))
     assert server.complete(do="run", study=path, out=out, workers=1, hours=0.5 / 3600) == 0
     again = next(event for event in events_of(out)[began:] if event["event"] == "Began")

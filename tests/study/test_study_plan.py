@@ -42,8 +42,8 @@ def plan(points: Points, **changes: Any) -> Plan:
 
 @pytest.mark.parametrize("name", built_in())
 def test_every_built_in_study_plans_without_its_data(name, tmp_path: Path):
-    """Builds each model without weights and resolves each point; points of missing data are named with the command that
-    fetches it.
+    """Builds each model without weights and resolves each point. For points without data, the plan names the command
+    that downloads the data.
     """
     study = load_study(name)
     found = make_plan(study, Options(protocol="sound" if study.sound else "published"))
@@ -66,7 +66,7 @@ def test_tasks_have_the_configurations_and_ids_of_training(tmp_path: Path):
 
 
 def test_planning_allocates_no_weights():
-    """A model with 4 billion parameters is checked like any other."""
+    """A model with 4 billion parameters is checked without allocating them."""
     release_memory()
     before = peak_memory()
     found = plan(product({"model.dim": [8, 8192], "model.mlp_dim": [32768]}))
@@ -76,7 +76,7 @@ def test_planning_allocates_no_weights():
 
 @pytest.mark.parametrize("layout", ["favor(m=8)", "relu(m=8)", "learned(m=8)|mixture", "softmax"])
 def test_planned_model_has_the_shapes_of_the_trained_one(layout, monkeypatch: pytest.MonkeyPatch):
-    """The model built on the meta device has the shapes of the trained one."""
+    """The planned model is built on the meta device."""
     built: list[nn.Module] = []
 
     def create(*arguments: Any, **options: Any) -> nn.Module:
@@ -118,8 +118,8 @@ def test_configuration_that_training_rejects_is_rejected_with_the_name_of_its_po
     assert "\n" not in str(error.value)
 
 
-def test_points_of_the_same_run_are_rejected():
-    """relu(64) is relu(m=64), and a layout's name is its pattern."""
+def test_points_with_the_same_run_are_rejected():
+    """relu(64) and relu(m=64) are the same kernel."""
     points = product({"model.layout": ["relu(m=64)", "relu(64)"]})
     with pytest.raises(
         FavoritError, match=r"points 'layout=relu\(m=64\)' and 'layout=relu\(64\)' are the same run \([0-9a-f]{16}\)"
@@ -154,10 +154,10 @@ def test_status_after_planning_needs_neither_torch_nor_data(tmp_path: Path):
         f"found = status({str(path)!r}, {str(out)!r})\n"
         "print(json.dumps([[s.id, s.status, s.accuracy] for s in found] + ['torch' in sys.modules]))"
     )
-    said = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=True
     ).stdout
-    *found, heavy = json.loads(said)
+    *found, heavy = json.loads(output)
     assert found[1] == [run.id, "complete", run.result["test"]["accuracy"]]
     assert not heavy
 
@@ -199,7 +199,7 @@ def test_index_depends_on_the_fields_of_a_preset(tmp_path: Path, monkeypatch: py
     assert index_path(study, Options(), tmp_path) != before
 
 
-def test_states_of_a_study(tmp_path: Path):
+def test_status_has_the_state_of_every_point(tmp_path: Path):
     study = Study("mine", "?", BASE, product({"train.lr": [0.01, 1e30, 0.02, 0.03, 0.04]}))
     configs = study.configs()
     complete, _ = fit(tmp_path, configs["lr=0.01"])
@@ -253,8 +253,8 @@ def test_each_shape_is_timed_once():
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        # 96 images, 10 of them set aside: 6 steps of 16 at 1 s and 0.1 s an image; looking at an image costs a third of
-        # that
+        # 96 images, 10 of them for validation: 6 steps of at most 16 images at 1 s, plus 0.1 s per image. The forward
+        # pass of an evaluated image costs a third of 0.1 s.
         ({"data.validation": 0.104}, 2 * (6 * 1.0 + 86 * 0.1 + 10 * 0.1 / 3) + 48 * 0.1 / 3),
         ({"data.validation": 32}, 2 * (4 * 1.0 + 64 * 0.1 + 32 * 0.1 / 3) + 48 * 0.1 / 3),
         ({"data.validation": 0, "train.select": "last", "train.epochs": 5}, 5 * (6 * 1.0 + 96 * 0.1) + 48 * 0.1 / 3),
@@ -265,6 +265,6 @@ def test_each_shape_is_timed_once():
         ),
     ],
 )
-def test_seconds_of_a_run(changes, expected):
+def test_run_seconds_count_training_validation_and_test_images(changes, expected):
     (task,) = plan(product(), **changes).tasks
     assert run_seconds(task.config, 96, 48, 1.0, 0.1) == pytest.approx(expected)

@@ -21,14 +21,14 @@ def test_product_varies_the_last_field_fastest():
     ]
 
 
-def test_product_of_keywords_ranges_and_nothing():
+def test_product_accepts_keywords_ranges_and_no_fields():
     assert plain(product(seed=range(2))) == [{"seed": 0}, {"seed": 1}]
     assert plain(product({"model.dim": (64,)}, seed=[3])) == [{"model.dim": 64, "seed": 3}]
     assert plain(product()) == [{}]
     assert len(product({"seed": []})) == 0
 
 
-def test_zip_takes_values_together():
+def test_zip_combines_values_by_index():
     points = zip({"model.dim": [64, 128], "train.lr": [1e-3, 3e-4]})
     assert plain(points) == [{"model.dim": 64, "train.lr": 1e-3}, {"model.dim": 128, "train.lr": 3e-4}]
     assert zip is zipped
@@ -56,7 +56,7 @@ def test_union_keeps_one_of_two_equal_points():
     assert plain(points) == [{"seed": 0}, {"seed": 1}, {"seed": 2}]
 
 
-def test_times_combines_every_pair():
+def test_multiplication_combines_every_pair():
     points = Points({"data.name": "mnist"}, {"data.name": "cifar10", "data.augment": "flip"}) * product(seed=[0, 1])
     assert [(point["data.name"], point["seed"]) for point in points] == [
         ("mnist", 0),
@@ -68,7 +68,7 @@ def test_times_combines_every_pair():
         product(seed=[0]) * product(seed=[1])
 
 
-def test_filters_slices_and_length():
+def test_points_can_be_filtered_sliced_and_counted():
     points = product({"model.depth": [2, 4], "seed": [0, 1, 2]})
     assert len(points) == 6
     assert plain(points.where(lambda point: point["model.depth"] == 4 and point["seed"])) == plain(points[4:])

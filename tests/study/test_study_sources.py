@@ -1,4 +1,4 @@
-"""Study files: imported once per process, sent with the modules of their folder, and imported from what was sent."""
+"""Study files are imported once per process, sent with the modules of their folder, and imported from the copy."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_changed_file_is_imported_again(tmp_path: Path):
 
 
 def test_file_that_runs_as_a_script_is_not_imported_again(tmp_path: Path):
-    """`run(__file__)` at its end does not import it a second time."""
+    """`load_study(__file__)` at the end of a script does not import the script again."""
     path = counting(
         tmp_path, "from favorit.study import load_study\nprint(load_study(__file__).points is STUDY.points)"
     )
@@ -91,7 +91,7 @@ def test_source_includes_imported_modules_of_its_folder(tmp_path: Path):
 
 
 def test_source_is_imported_without_its_file(tmp_path: Path):
-    """In a process without the file and its folder: its components are registered, and nothing is left on disk."""
+    """In a process without the file and its folder, the components are registered and no temporary file remains."""
     neighbors = [(name, (OWN / name).read_bytes()) for name in ["rising_width.py"]]
     (tmp_path / "source").write_bytes(
         pickle.dumps(Source("absent/mine.py", (OWN / "rising_study.py").read_bytes(), tuple(neighbors)))
@@ -105,19 +105,19 @@ def test_source_is_imported_without_its_file(tmp_path: Path):
         "from favorit.attention import KERNELS, build_mixer\n"
         "print(KERNELS['rising'].signature, build_mixer('rising(m=6)', heads=1, head_dim=4).kernel.features)"
     )
-    status, said, errors = finish(start("-c", code, cwd=tmp_path))
+    status, output, errors = finish(start("-c", code, cwd=tmp_path))
     assert (status, errors) == (0, "")
-    assert said.splitlines()[0] == "favorit_study_mine True"
-    assert "width=2.0" in said
-    assert said.endswith(" 6\n")
+    assert output.splitlines()[0] == "favorit_study_mine True"
+    assert "width=2.0" in output
+    assert output.endswith(" 6\n")
     assert os.listdir(tmp_path / "temporary") == []
 
 
 def test_failed_import_leaves_no_module_behind(tmp_path: Path):
     path, before = tmp_path / "broken_of_mine.py", list(sys.path)
-    path.write_text("import widths_of_nobody\n")
+    path.write_text("import no_such_widths\n")
     with pytest.raises(
-        FavoritError, match=r"broken_of_mine.py, line 1: ModuleNotFoundError: No module named 'widths_of_nobody'"
+        FavoritError, match=r"broken_of_mine.py, line 1: ModuleNotFoundError: No module named 'no_such_widths'"
     ):
         load_study(path)
     assert "favorit_study_broken_of_mine" not in sys.modules
@@ -129,10 +129,10 @@ def test_workers_know_the_components_of_a_study_file(tmp_path: Path):
     process = start(
         "-m", "favorit", "study", "run", "rising_study.py", "--workers", "2", "--accelerator", "cpu", cwd=tmp_path
     )
-    status, said, errors = finish(process)
+    status, output, errors = finish(process)
     assert (status, errors) == (0, "")
-    assert "4 complete, 0 failed, 0 left" in said
-    assert {"starts on worker 1", "starts on worker 2"} <= {line.partition("   ")[2] for line in said.splitlines()}
+    assert "4 complete, 0 failed, 0 left" in output
+    assert {"starts on worker 1", "starts on worker 2"} <= {line.partition("   ")[2] for line in output.splitlines()}
     found = [RunFolder(path.parent).config()["layers"] for path in (tmp_path / "runs").glob("*/result.json")]
     assert sorted(found) == ["rising(m=8)|softmax"] * 2 + ["rising(width=0.5)"] * 2
 
@@ -145,10 +145,8 @@ def test_points_fail_if_their_worker_cannot_import_the_file(tmp_path: Path):
     assert broke.error == "study file absent/mine.py, line 2: RuntimeError: not here"
 
 
-def test_run_that_another_process_took_first_is_trained_when_it_is_free(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    """The runner finds the run free, its worker finds it held: the task waits until the lock is released."""
+def test_run_locked_by_another_process_is_trained_after_its_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The runner sees a free run, but its worker finds the run locked. The task waits until the lock is released."""
     data = load_dataset(tiny().data.name)
     config = resolve(tiny(), data)
     task = Task("point", config, run_id(config, data.digest))

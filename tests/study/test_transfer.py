@@ -1,4 +1,4 @@
-"""Transfer of runs between nodes and driver: complete, in an order that survives kills, and only inside the folder."""
+"""Transfer of runs between nodes and driver: all files, an order that survives kills, no file outside the folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CONFIG = tiny(**LIVELY)  # three epochs of six steps
 
 
 def interrupt(out: Path, when: Callable[[Event], bool]) -> RunFolder:
-    """The run, stopped after the first such event."""
+    """A run that is stopped at the first event for which `when` is true."""
 
     def listen(event: Event, _: Any) -> None:
         if when(event):

@@ -1,5 +1,5 @@
 #!/bin/sh
-# The PostgreSQL server that tests/system starts, from the Debian package, where there is none yet.
+# Installs the PostgreSQL server that tests/system starts, from the Debian package, unless it is installed.
 set -eu
 if command -v initdb >/dev/null 2>&1 || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1; then
     exit 0

@@ -1,4 +1,4 @@
-"""`favorit selftest` as a user runs it, every check on the CPU."""
+"""`favorit selftest` as a user runs it: every check, on the CPU."""
 
 from __future__ import annotations
 

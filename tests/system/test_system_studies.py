@@ -1,4 +1,4 @@
-"""Every built-in study at its smoke scale, from the command to its summary, on the real data and with two workers."""
+"""Every built-in study at its smoke scale: the command, its results and its summary, on real data with two workers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def real_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", built_in())
 def test_study_runs_end_to_end(name: str, real_data: Path, tmp_path: Path) -> None:
-    """Complete, with a number for every point; the flags that the protocol calls for are in the results."""
+    """Every point is complete and has an accuracy. The summary explains the flags of the protocol."""
     options = Options(scale="smoke")
     process = start(
         *(
@@ -39,18 +39,18 @@ def test_study_runs_end_to_end(name: str, real_data: Path, tmp_path: Path) -> No
             tmp_path / "runs",
         )
     )
-    code, said, errors = finish(process, timeout=1800)
+    code, output, errors = finish(process, timeout=1800)
     assert (code, errors) == (0, "")
     states = status(name, tmp_path / "runs", options=options, data_dir=real_data)
     assert len(states) == len(load_study(name).named(options))
     assert {state.status for state in states} == {"complete"}
     assert all(state.accuracy is not None for state in states)
-    assert f"{len(states)} complete, 0 failed, 0 left" in said
-    assert f"{name}: scale smoke; protocol published" in said
+    assert f"{len(states)} complete, 0 failed, 0 left" in output
+    assert f"{name}: scale smoke; protocol published" in output
     # Flags that all runs share are explained below the table.
     for flag, is_shared in (
         ("test-subset", True),
         ("augmented-test", name == "hybrids"),
         ("watched", name != "quickstart"),
     ):
-        assert bool(re.search(rf"^{flag}: .* \(all {len(states)} runs\)$", said, re.M)) == is_shared
+        assert bool(re.search(rf"^{flag}: .* \(all {len(states)} runs\)$", output, re.M)) == is_shared

@@ -26,9 +26,10 @@ def write_columns(
 ) -> None:
     """Prints rows under titles. Columns in `right` are numbers, justified right.
 
-    `sections` has one title for each row, printed where it changes. On a terminal the widest text column is cut to fit,
-    but never the first column, which names the row, nor a number. If that is not enough, `optional` columns are left
-    out, in this order, and a last line names them. Piped output is not cut.
+    `sections` has the section title of each row. A title is printed above the first row of its section. On a terminal
+    the widest text column is cut to fit. The first column, which names the row, and numbers are never cut. If the table
+    is still too wide, `optional` columns are left out in this order, and a last line names them. Piped output is not
+    cut.
     """
     table = [[str(title) for title in titles], *([" ".join(cell.split()) for cell in row] for row in rows)]
     columns, numbers, left_out = list(zip(*table, strict=True)), set(right), []
@@ -78,7 +79,7 @@ def terminal_width(stream: TextIO | None) -> int | None:
 
 
 def _widths(columns: Sequence[Sequence[str]], numbers: set[str], available: int | None) -> list[int]:
-    """The width of each column. The widest text column shrinks to fit, to no less than MIN_TEXT_WIDTH."""
+    """The width of each column. The widest text column shrinks to fit, but not below MIN_TEXT_WIDTH."""
     widths = [max(map(len, column)) for column in columns]
     texts = [index for index, column in enumerate(columns) if index and column[0] not in numbers]
     if available is not None and texts:

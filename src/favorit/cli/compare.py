@@ -1,4 +1,4 @@
-"""`favorit compare`: two variants on the same test images."""
+"""`favorit compare`: compare two variants on the same test images."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from favorit.study.lookup import PublishedAccuracy
     from favorit.study.statistics import Comparison, Interval
 
-FOLDERS = "A run's folder, or several separated by commas: the seeds of one variant."
+FOLDERS = "The run folders of one variant, one for each seed, separated by commas."
 
 
 def compare(
@@ -57,7 +57,7 @@ def compare(
     if found.p is not None:
         console.print(f"McNemar: p {f'= {found.p:.3g}' if found.p else '< 1e-300'}", soft_wrap=True)
     if min(found.accuracy_a.n, found.accuracy_b.n) == 1:
-        console.print("only one run of a variant: the interval covers images, not other seeds", soft_wrap=True)
+        console.print("a variant has only one run: the interval covers images, not other seeds", soft_wrap=True)
     if found.confounded:
         console.print(f"confounded by {'; '.join(found.confounded)}", markup=False, soft_wrap=True)
     for line in _published_lines(found, sides):
@@ -65,7 +65,7 @@ def compare(
 
 
 def _published_lines(found: Comparison, sides: list[tuple[str, Interval, PublishedAccuracy]]) -> list[str]:
-    """The published difference, and remarks on the published accuracies."""
+    """Lines with the published difference, then lines that qualify the published accuracies."""
     lines = []
     for a, b, low, high in found.published_differences:
         points = f"{low:+.2f}" if low == high else f"{low:+.2f} to {high:+.2f}"
@@ -100,7 +100,7 @@ def _folders(text: str) -> list[str]:
 
 
 def _interval(accuracy: Interval) -> str:
-    """The interval, clipped to [0, 1]: a symmetric interval of few seeds may exceed it."""
+    """The interval as text, clipped to [0, 1]: a symmetric interval over few seeds may exceed this range."""
     return (
         ""
         if accuracy.low is None or accuracy.high is None

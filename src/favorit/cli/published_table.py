@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from favorit.cli.columns import write_columns
-from favorit.cli.study_tables import described, explain_scale, notes
+from favorit.cli.study_tables import describe_options, explain_scale, notes
 
 if TYPE_CHECKING:
     from favorit.published import Reference
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
     from favorit.study.references import Unmatched
 
 TITLES = ("quantity", "published", "ours", "diff", "ratio", "runs", "hardware", "flags", "place")
-# Columns that a narrow terminal hides, from the first to the last.
+# Columns to drop on a narrow terminal, the first one first.
 OPTIONAL = ("hardware", "place", "flags", "runs")
 
 
 def published_table(study: Study, options: Options, pairs: Sequence[Pair], unmatched: Sequence[Unmatched]) -> None:
-    """The numbers by point; then sources, hardware and the meaning of flags; then the rows that match no point."""
+    """Prints the numbers of each point; then sources, hardware and the meaning of flags; then rows without a point."""
     if pairs:
         write_columns(
             TITLES,
             [_row(pair) for pair in pairs],
             right=TITLES[1:6],
             optional=OPTIONAL,
-            heading=f"{study.name}: {described(options)}",
+            heading=f"{study.name}: {describe_options(options)}",
             sections=[pair.group for pair in pairs],
         )
         typer.echo()
@@ -75,4 +75,4 @@ def _sources(references: Sequence[Reference]) -> None:
     for table, row, note in dict.fromkeys((each.table, each.row, each.note) for each in references if each.note):
         typer.echo(f"{table} row {row}: {note}")
     if any(each.quantity.is_time for each in references):
-        typer.echo("times: only runs that did not share the machine; shown as a ratio, because the hardware differs")
+        typer.echo("times: from runs that did not share the machine, compared as a ratio because the hardware differs")

@@ -1,4 +1,4 @@
-"""`favorit study queue`: works through a list of studies in the background."""
+"""`favorit study queue`: train the missing runs of a list of studies at low priority."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ LOWEST_PRIORITY = 19
 
 def queue(
     file: Annotated[Path, typer.Argument(help="A YAML list of {study, scale, protocol, seeds, only}.", metavar="FILE")],
-    out: Annotated[Path, typer.Option(help="Folder in which runs are trained.")] = Path("runs"),
+    out: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("runs"),
     pack: Annotated[
         Path | None, typer.Option(help="Pack each finished run into this folder; packed runs count as done.")
     ] = None,
     discard: Annotated[
-        bool, typer.Option("--discard", help="With --pack: delete a run's folder, weights included, once it is packed.")
+        bool,
+        typer.Option("--discard", help="With --pack: after packing a new run, delete its folder with the weights."),
     ] = False,
     workers: Workers = 1,
     nice: Annotated[
@@ -60,13 +61,13 @@ def queue(
     typer.echo(_counts(planned, workers))
     for problem in (*planned.unpacked(), *planned.problems):
         typer.echo(problem, err=True)
-    # A run that failed in an earlier call is a result, printed above.
+    # Runs that failed in an earlier call are printed above and do not change the exit status.
     if planned.problems or planned.unpacked() or planned.failures().keys() - known_failures.keys():
         raise typer.Exit(1)
 
 
 def _counts(queue: Queue, workers: int) -> str:
-    """How many runs are done, failed, missing and without data, and the time that the missing ones will take."""
+    """The number of done, failed and missing runs and of runs without data, and the time for the missing ones."""
     from favorit.cli.study_tables import time_left
 
     counts = queue.counts()

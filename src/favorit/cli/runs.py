@@ -36,8 +36,8 @@ class _ListByDefault(TyperGroup):
     """A command group that runs `list` by default: `favorit runs FOLDER` lists the runs of a folder."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        own = args[:1] in (["--help"], *([name] for name in self.commands))
-        return super().parse_args(ctx, args if own else ["list", *args])
+        has_command = args[:1] in (["--help"], *([name] for name in self.commands))
+        return super().parse_args(ctx, args if has_command else ["list", *args])
 
 
 app = typer.Typer(cls=_ListByDefault, rich_markup_mode="rich")
@@ -76,7 +76,7 @@ def list_(
     for row in found:
         if not row.get("had_machine_alone", True):
             row["train_seconds_per_epoch"] = None
-    # Columns that are empty for every run, such as the fold, are left out.
+    # Leaves out columns that are empty for all runs, for example the fold.
     columns = {key: column for key, column in COLUMNS.items() if any(row.get(key) not in (None, "") for row in found)}
     titles = [title for title, _ in columns.values()]
     right = [title for title, written in columns.values() if written is not str]
@@ -97,9 +97,10 @@ def pack(
     *,
     to: Annotated[Path, typer.Option(help="The folder for packed runs; it may be the same.", metavar="FOLDER")],
 ) -> None:
-    """Pack each complete or failed run into one file: configuration, epochs, result, predictions; no weights.
+    """Pack each complete or failed run into one file with its configuration, epochs, result and predictions, but no
+    weights.
 
-    Packed runs are read like any other and count as done. Exit status 1 if a run is damaged.
+    Packed runs are listed and compared like run folders, and count as done. The exit status is 1 if a run is damaged.
 
     Example: [bold]favorit runs pack runs --to results/runs[/bold]
     """

@@ -1,4 +1,4 @@
-"""`favorit study`: lists of configurations with a question."""
+"""`favorit study`: list, plan and run studies, and show their status."""
 
 from __future__ import annotations
 
@@ -25,38 +25,37 @@ app.command("queue")(queue)
 
 @dataclass(frozen=True)
 class Selection:
-    """Which study, with which changes, and where its runs are: the arguments that plan, run and status share."""
+    """The arguments that plan, run and status share: a study, changes to it, and the folders of its runs."""
 
     name: Annotated[
-        str, typer.Argument(help="A study of 'favorit study list', or a Python file with STUDY = ...", metavar="NAME")
+        str, typer.Argument(help="A name from 'favorit study list', or a Python file with STUDY = ...", metavar="NAME")
     ]
-    out: Annotated[Path, typer.Option("--out", "--runs", help="Folder of the runs, as folders or packed.")] = Path(
-        "runs"
-    )
+    out: Annotated[Path, typer.Option("--out", "--runs", help="Folder with run folders or packed runs.")] = Path("runs")
     pack: Annotated[
         Path | None,
         typer.Option(help="Pack each finished run into this folder; packed runs count as done.", metavar="FOLDER"),
     ] = None
     epochs: Annotated[
         int | None,
-        typer.Option(min=1, help="Train this many epochs, with warm-up scaled in proportion. Gives new run ids."),
+        typer.Option(min=1, help="Train this many epochs and scale warm-up in proportion. Changes the run ids."),
     ] = None
     subset: Annotated[
-        int | None, typer.Option(min=1, help="Train and test on this many images. Gives new run ids.")
+        int | None,
+        typer.Option(min=1, help="Use this many training images and as many test images. Changes the run ids."),
     ] = None
     seeds: Annotated[str | None, typer.Option(help="Train every point with each of these seeds, such as 0,1,2.")] = None
     only: Annotated[
         list[str] | None,
         typer.Option(
-            help="Only points whose name contains this text or matches it (with * and ?). Repeatable.",
+            help="Only points whose name contains this text, or matches this pattern with * or ?. Repeatable.",
             metavar="PATTERN",
         ),
     ] = None
     scale: Annotated[
-        str, typer.Option(help="published, smoke (1 epoch of a few images), or a scale that the study defines: small.")
+        str, typer.Option(help="published, smoke (1 epoch on a few images), or a scale of the study, such as small.")
     ] = "published"
     protocol: Annotated[
-        str, typer.Option(help="published, or sound (select by validation, do not augment test images).")
+        str, typer.Option(help="published, or sound (select by validation accuracy, no augmentation of test images).")
     ] = "published"
     data_dir: DataDir = None
 
@@ -97,10 +96,10 @@ def plan(
     selection: Selection,
     workers: Workers = 1,
     estimated: Annotated[
-        bool, typer.Option("--estimate/--no-estimate", help="Time a few steps of each model and batch size.")
+        bool, typer.Option("--estimate/--no-estimate", help="Estimate the time left from a few steps of each model.")
     ] = True,
 ) -> None:
-    """Check every point of a study; show which are done and how long the rest takes on this machine.
+    """Check every point of a study. Show which points are done, and the time left on this machine.
 
     Examples: [bold]favorit study plan hybrids[/bold], [bold]favorit study plan mine.py --epochs 5 --no-estimate[/bold]
     """
@@ -122,14 +121,16 @@ def run(
     selection: Selection,
     hours: Annotated[
         float | None,
-        typer.Option(min=0.0, help="Start no run after this time; running ones stop at their next checkpoint."),
+        typer.Option(
+            min=0.0, help="After this many hours start no run, and stop each running one at its next checkpoint."
+        ),
     ] = None,
     workers: Workers = 1,
     ray: Annotated[
         str | None, typer.Option(help="Run on a Ray cluster: its address, auto, or local.", metavar="ADDRESS")
     ] = None,
     cpus: Annotated[
-        int | None, typer.Option(min=1, help="With --ray: CPUs, and so threads, of each run (default: 1).")
+        int | None, typer.Option(min=1, help="With --ray: CPUs and threads of each run (default: 1).")
     ] = None,
     gpus: Annotated[
         float | None,
@@ -138,7 +139,7 @@ def run(
     accelerator: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
     tensorboard: Annotated[
         bool,
-        typer.Option("--tensorboard", help="Write the curves of each trained run to OUT/tensorboard."),
+        typer.Option("--tensorboard", help="Write the training curves of each run to OUT/tensorboard."),
     ] = False,
 ) -> None:
     """Train the missing runs of a study. Rerun the same command to resume; finished runs are skipped.
@@ -200,7 +201,7 @@ def status(
 ) -> None:
     """Show the status of every point of a study, and the published accuracy next to ours.
 
-    Give the options that the study was run with.
+    Use the same --scale, --seeds, --protocol, --epochs and --subset as for 'favorit study run'.
 
     Examples: [bold]favorit study status hybrids --scale small --seeds 0,1,2 --runs results/runs[/bold],
     [bold]favorit study status kernels --published[/bold]
@@ -233,7 +234,7 @@ def status(
 
 
 def _hint_others(selection: Selection, states: Sequence[State]) -> None:
-    """Prints a hint if none of these runs exists but others do: often the scale or the seeds are wrong."""
+    """Prints a hint if the folder has runs, but none of this selection: the scale or the seeds are often wrong."""
     from favorit.training.find import stored_runs
 
     if any(state.status not in ("missing", "no data") for state in states):

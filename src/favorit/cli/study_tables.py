@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 References = Mapping[str, Sequence["Reference"]]
 
 BEST = "best test (test-selected)"
-# Columns that a narrow terminal hides, from the first to the last.
+# Columns to drop on a narrow terminal, the first one first.
 OPTIONAL = (
     "run",
     "parameters",
@@ -37,17 +37,17 @@ OPTIONAL = (
     "runs",
 )
 TEXT_COLUMNS = ("point", "run", "status", "flags", "error")
-VALUES_WIDTH = 52  # characters of a terminal line that are kept for the columns after the name
+VALUES_WIDTH = 52  # characters of a terminal line reserved for the columns after the name
 
 
 def plan_table(plan: Plan, states: Sequence[State], seconds: Mapping[str, float], workers: int) -> None:
-    """Every point with its run, status and estimated time; then the totals and notes on the published numbers."""
+    """Prints every point with its run, status and estimated time; then totals, missing data sets and notes."""
     rows = [(state.name, state.id, state.status, duration(seconds.get(state.name))) for state in states]
-    heading = f"{plan.study.name}: {described(plan.options)}"
+    heading = f"{plan.study.name}: {describe_options(plan.options)}"
     write_columns(
         ["point", "run", "status", "time left"], rows, right=["time left"], optional=OPTIONAL, heading=heading
     )
-    typer.echo(f"\n{_counted(states)}")
+    typer.echo(f"\n{_status_counts(states)}")
     if seconds:
         typer.echo(f"{time_left(sum(seconds.values()) / workers, workers)} here")
     for reason in dict.fromkeys(plan.absent.values()):
@@ -56,10 +56,10 @@ def plan_table(plan: Plan, states: Sequence[State], seconds: Mapping[str, float]
 
 
 def status_table(study: Study, options: Options, states: Sequence[State]) -> None:
-    """Every point with its status, result and published accuracy; then means over seeds and folds, and the totals."""
+    """Prints every point with status, result and published accuracy; then means over seeds and folds; then totals."""
     references = group_references(study, options)
     rows = [_state_row(state, references.get(state.group, ())) for state in states]
-    _point_table(rows, f"{study.name}: {described(options)}")
+    _point_table(rows, f"{study.name}: {describe_options(options)}")
     groups: dict[str, list[dict[str, Any]]] = {}
     for state in states:
         if state.result is not None:
@@ -67,7 +67,7 @@ def status_table(study: Study, options: Options, states: Sequence[State]) -> Non
     if any(len(results) > 1 for results in groups.values()):
         typer.echo()
         _result_table(groups, references, "mean over seeds and folds")
-    typer.echo(f"\n{_counted(states)}")
+    typer.echo(f"\n{_status_counts(states)}")
     explain_scale(study, options, [state.group for state in states])
     explain_flags([result for results in groups.values() for result in results])
     notes(study, [state.name for state in states])
@@ -114,7 +114,7 @@ def status_json(study: Study, options: Options, states: Sequence[State]) -> dict
 
 
 def summary(report: Report) -> None:
-    """Mean results over seeds and folds next to the published numbers; then failed runs and the number left."""
+    """Prints mean results over seeds and folds next to the published numbers; then counts and failed runs."""
     plan = report.plan
     groups: dict[str, list[dict[str, Any]]] = {}
     for task in plan.tasks:
@@ -123,7 +123,7 @@ def summary(report: Report) -> None:
     references = group_references(plan.study, plan.options)
     if groups:
         typer.echo()
-        _result_table(groups, references, f"{plan.study.name}: {described(plan.options)}")
+        _result_table(groups, references, f"{plan.study.name}: {describe_options(plan.options)}")
     counts = f"{len(report.results)} complete, {len(report.errors)} failed, {len(report.missing)} left"
     typer.echo(f"\n{plan.study.name} in {report.out}: {counts}{'; rerun to resume' if report.missing else ''}")
     for name, error in report.errors.items():
@@ -133,8 +133,8 @@ def summary(report: Report) -> None:
     notes(plan.study, list(report.results))
 
 
-def described(options: Options) -> str:
-    """The scale, seeds (if the options give any) and protocol of the runs in a table."""
+def describe_options(options: Options) -> str:
+    """The scale, seeds (if given) and protocol as text for the heading of a table."""
     seeds = [f"seeds {', '.join(map(str, options.seeds))}"] if options.seeds else []
     return "; ".join([f"scale {options.shown_scale}", *seeds, f"protocol {options.protocol}"])
 
@@ -188,7 +188,7 @@ def _state_row(state: State, references: Sequence[Reference]) -> dict[str, str]:
 def _result_table(groups: Mapping[str, Sequence[dict[str, Any]]], references: References, heading: str) -> None:
     _point_table([_result_row(name, results, references.get(name, ())) for name, results in groups.items()], heading)
     if _shared([result for results in groups.values() for result in results]):
-        typer.echo("s/epoch is hidden: these runs shared the cores with other processes or ran at low priority")
+        typer.echo("s/epoch is hidden for runs that shared the machine with other workers or ran at low priority")
 
 
 def _result_row(name: str, results: Sequence[dict[str, Any]], references: Sequence[Reference]) -> dict[str, str]:
@@ -227,7 +227,7 @@ def _published(references: Sequence[Reference], accuracy: float | None) -> dict[
 
 
 def _best_test(results: Sequence[dict[str, Any]]) -> str:
-    """Mean best test accuracy over all epochs; only runs with train.watch=test record it."""
+    """The best test accuracy of any epoch, as a mean over runs; only runs with train.watch=test record it."""
     best = [result["best_test"]["accuracy"] for result in results if result.get("best_test")]
     return f"{fmean(best):.2%}" if best else ""
 
@@ -237,14 +237,15 @@ def _flags(results: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _shared(results: Iterable[dict[str, Any]]) -> bool:
+    """True if any of the runs shared the machine."""
     from favorit.training.records import had_machine_alone
 
     return not all(had_machine_alone(result.get("environment")) for result in results)
 
 
 def _point_table(rows: Sequence[Mapping[str, str]], heading: str) -> None:
-    """Prints rows of a name and values without empty columns, and without flags that all runs share: the lines below
-    the table explain those.
+    """Prints one row for each point. Leaves out empty columns, and the flags if all runs have the same ones: the lines
+    below the table explain them.
     """
     titles = [title for title in rows[0] if title == "test" or any(row[title] for row in rows)]
     if len({row["flags"] for row in rows if row["test"]}) == 1 and "flags" in titles:
@@ -252,7 +253,9 @@ def _point_table(rows: Sequence[Mapping[str, str]], heading: str) -> None:
     names = [row["point"] for row in rows]
     width = terminal_width(sys.stdout)
     sections = (
-        None if width is None or max(map(len, names)) <= width - VALUES_WIDTH else _shorten(names, width - VALUES_WIDTH)
+        None
+        if width is None or max(map(len, names)) <= width - VALUES_WIDTH
+        else _section_titles(names, width - VALUES_WIDTH)
     )
     if sections is not None:
         names = [name.removeprefix(f"{section} ") for name, section in zip(names, sections, strict=True)]
@@ -261,9 +264,9 @@ def _point_table(rows: Sequence[Mapping[str, str]], heading: str) -> None:
     write_columns(titles, cells, right=right, optional=OPTIONAL, heading=heading, sections=sections)
 
 
-def _shorten(names: Sequence[str], longest: int) -> list[str]:
-    """A prefix of whole fields for each name, the shortest that leaves at most `longest` characters; the last field is
-    never part of it.
+def _section_titles(names: Sequence[str], longest: int) -> list[str]:
+    """A section title for each name: its first fields. The number of fields is the smallest that leaves at most
+    `longest` characters of every name. The last field always stays in the name.
     """
     split = [name.split(" ") for name in names]
     for count in range(max(map(len, split))):
@@ -273,7 +276,7 @@ def _shorten(names: Sequence[str], longest: int) -> list[str]:
     return sections
 
 
-def _counted(states: Iterable[State]) -> str:
+def _status_counts(states: Iterable[State]) -> str:
     counts = Counter(state.status for state in states)
     return f"{counts.total()} points: " + ", ".join(f"{count} {status}" for status, count in counts.items())
 

@@ -12,12 +12,12 @@ from favorit.cli.console import open_table
 
 # Columns that are shown only if a run has a value.
 IF_PRESENT = ("best test (test-selected)", "flags")
-# Columns that a narrow terminal leaves out, in this order.
+# Columns to drop on a narrow terminal, the first one first.
 OPTIONAL = ("calibration", "top 5", "test images/s", "parameters", "loss", "s/epoch")
 
 
 def result_rows(results: dict[str, dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """Titles and one row for each run. Several runs also have rows of their mean and standard deviation."""
+    """Column titles and one row for each run. With several runs, two more rows have their mean and deviation."""
     rows = [{"run": name, **_cells(result)} for name, result in results.items()]
     if len(results) > 1:
         for name, parts in summary(results).items():

@@ -1,8 +1,9 @@
 """The published numbers of the five reports, each with its source, place, hardware and flags.
 
-table = published.read("hybrids")
-table.rows[0]             the cells of the first row by column
-table.references(1)       its numbers, as quantities that a run can be compared with
+Example:
+    table = published.read("hybrids")
+    table.rows[0]             the cells of the first row by column
+    table.references(1)       the numbers of the first row, each with the function that computes ours from a run
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Value = float | tuple[float, float]  # a number, or the low and the high end of 
 
 @dataclass(frozen=True)
 class Reference:
-    """One published number. `row` is the number of its row in `table`, from 1; `note` is the table's remark on it."""
+    """One published number. `row` is the number of its row in `table`, from 1; `note` is the remark in that row."""
 
     table: str
     row: int
@@ -65,8 +66,8 @@ class Reference:
 
 @dataclass(frozen=True)
 class Table:
-    """A published table: `rows` by column, with numbers as float and empty cells as None. `flags` are those that apply
-    to all rows.
+    """A published table. Each row maps columns to cells: numbers are floats, empty cells are None. `flags` are those
+    that apply to the whole table.
     """
 
     name: str
@@ -92,7 +93,7 @@ class Table:
         return found
 
     def _scores(self, about: About, number: int) -> list[Quantity]:
-        """The scores of the class in the row. The rows are in the order of the labels, and the last is `overall`."""
+        """The scores of the class in row `number`. Rows are in label order; the last row is `overall`."""
         name = str(self.rows[number - 1][about.key[0]])
         label, title = (None, "mean over classes") if name == "overall" else (number - 1, name)
         return [Quantity(f"{score}, {title}", "%", (score,), class_score(score, label)) for score in about.scores]

@@ -1,7 +1,7 @@
-"""Quantities that reports publish, and how each is computed from a run.
+"""The quantities that reports publish, each with the function that computes it from a run.
 
-`ours` of a quantity is a pure function of a run's result (result.json) and its epochs (the records of epochs.jsonl). It
-returns None if the run did not record what it needs: older results lack some keys, and only runs with train.watch=test
+The function `ours` of a quantity receives a run's result (result.json) and its epochs (the records of epochs.jsonl). It
+returns None if the run did not record the values: older results lack some keys, and only runs with train.watch=test
 have a test accuracy for each epoch.
 """
 
@@ -17,15 +17,16 @@ Result = Mapping[str, Any]
 Epochs = Sequence[Mapping[str, Any]]
 Ours = Callable[[Result, Epochs], float | None]
 
-CONVERGED = 0.01  # one point of accuracy
+CONVERGED = 0.01  # largest difference from the accuracy of the last epoch: one point
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """A number of a published row: its name, its unit, and its column, or the columns of its low and its high end.
+    """A number of a published row: its name, its unit, and its column, or two columns for the ends of a range.
 
     `is_headline` marks the accuracy that short tables show, `is_time` a number that depends on the hardware, and
-    `is_of_budget` one that depends on the number of images and epochs, which reduced runs do not have.
+    `depends_on_budget` a number that depends on how many images and epochs are trained, so that reduced runs are not
+    compared with it.
     """
 
     name: str
@@ -34,7 +35,7 @@ class Quantity:
     ours: Ours
     is_headline: bool = False
     is_time: bool = False
-    is_of_budget: bool = False
+    depends_on_budget: bool = False
 
 
 def at(path: str, scale: float = 1.0) -> Ours:
@@ -67,7 +68,7 @@ def convergence_epochs(result: Result, epochs: Epochs) -> float | None:
     """The first epoch, counted from 1, whose test accuracy is within one point of the last epoch's; only with
     train.watch=test.
 
-    The report says "stabilises" without a definition: this one is ours.
+    The report says "stabilises" without a definition. This definition is ours.
     """
     accuracies = _test_accuracies(epochs)
     if not accuracies:
@@ -112,7 +113,7 @@ def batch_milliseconds(batch: int) -> Ours:
 
 
 def class_score(score: str, label: int | None) -> Ours:
-    """100 x precision, recall or f1 of a class, or its mean over classes for the label None."""
+    """100 x precision, recall or f1 of the class `label`; the mean over classes if `label` is None."""
 
     def ours(result: Result, epochs: Epochs) -> float | None:
         scores = result.get("test", {}).get(score)
@@ -123,7 +124,7 @@ def class_score(score: str, label: int | None) -> Ours:
     return ours
 
 
-# Quantities that several tables have.
+# Quantities that several tables share.
 def headline(name: str, *columns: str) -> Quantity:
     """The accuracy that short tables show."""
     return Quantity(name, "%", columns, at("test.accuracy", 100), is_headline=True)
@@ -131,9 +132,11 @@ def headline(name: str, *columns: str) -> Quantity:
 
 def epoch_seconds(*columns: str) -> Quantity:
     return Quantity(
-        "training time per epoch", "s", columns, at("train_seconds_per_epoch"), is_time=True, is_of_budget=True
+        "training time per epoch", "s", columns, at("train_seconds_per_epoch"), is_time=True, depends_on_budget=True
     )
 
 
 def inference_seconds(*columns: str) -> Quantity:
-    return Quantity("inference time, test set", "s", columns, at("inference_seconds"), is_time=True, is_of_budget=True)
+    return Quantity(
+        "inference time, test set", "s", columns, at("inference_seconds"), is_time=True, depends_on_budget=True
+    )

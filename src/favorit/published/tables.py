@@ -29,15 +29,15 @@ FLAGS = {
     "last-epoch": "accuracy of the last epoch",
     "mixed-precision": "trained in mixed precision",
     "naive-softmax": "softmax is the naive form, not a fused kernel",
-    "one-token": "the model has one token: attention has nothing to attend to",
+    "one-token": "the model has one token, so attention has no effect",
     "performer-pytorch": "the Performer layers come from the package performer-pytorch",
     "range-of-all": "the report gives one range for all models of the data set",
-    "read-off": "rounded, read from test curves over all epochs or from the text",
+    "read-off": "rounded; read from curves of test accuracy over all epochs, or from the text",
     "test-selected": "accuracy of the epoch with the best test accuracy",
-    "test-subset": "tested on a part of the test images",
+    "test-subset": "tested on a subset of the test images",
     "test-tuned": "hyperparameters were tuned on the test set",
-    "text-differs": "follows the report's code; its text says that test images are not augmented and that it reports "
-    "the best test accuracy",
+    "text-differs": "the number follows the report's code; the report's text says that test images are not augmented "
+    "and that the best test accuracy is reported",
     "two-frameworks": "the Performers ran in another framework than the Transformer and the Linformer",
     "watched": "the test set was evaluated after each epoch, but not used for selection",
 }
@@ -45,7 +45,7 @@ FLAGS = {
 
 @dataclass(frozen=True)
 class Rule:
-    """A text that applies to the rows that match `where` and to the named columns; empty means all."""
+    """A text for the rows that match `where` and the columns in `columns`. An empty field matches everything."""
 
     text: str
     columns: tuple[str, ...] = ()
@@ -59,10 +59,10 @@ class Rule:
 
 @dataclass(frozen=True)
 class About:
-    """A published table: `source` is authors, title and date; the first matching rule of `places` locates a number in
-    the report.
+    """A published table: `source` has authors, title and date; the first matching rule of `places` is a number's place
+    in the report.
 
-    The columns of `key` identify a row. The columns `scores` hold scores of the class in the row.
+    The columns of `key` identify a row. The columns of `scores` have precision, recall and f1 of the class in the row.
     """
 
     source: str
@@ -120,7 +120,7 @@ ABOUT: dict[str, About] = {
         quantities=(
             headline("test accuracy", "final_acc_low", "final_acc_high"),
             Quantity("initial test accuracy", "%", ("initial_acc",), initial_accuracy),
-            Quantity("epochs to convergence", "", ("convergence_epochs",), convergence_epochs, is_of_budget=True),
+            Quantity("epochs to convergence", "", ("convergence_epochs",), convergence_epochs, depends_on_budget=True),
             epoch_seconds(*EPOCH_RANGE),
             inference_seconds(*TEST_RANGE),
         ),
@@ -154,9 +154,11 @@ ABOUT: dict[str, About] = {
         quantities=(
             headline("test accuracy", "test_acc"),
             Quantity("best validation loss", "", ("best_val_loss",), at("best_validation_loss.value")),
-            Quantity("epochs trained", "", ("epochs",), at("epochs"), is_of_budget=True),
+            Quantity("epochs trained", "", ("epochs",), at("epochs"), depends_on_budget=True),
             epoch_seconds("train_s_per_epoch"),
-            Quantity("training time", "s", ("train_s_total",), at("train_seconds"), is_time=True, is_of_budget=True),
+            Quantity(
+                "training time", "s", ("train_s_total",), at("train_seconds"), is_time=True, depends_on_budget=True
+            ),
             inference_seconds("infer_s"),
         ),
     ),
@@ -232,7 +234,12 @@ ABOUT: dict[str, About] = {
             Quantity("final validation loss, smoothed", "", ("final_val_loss_smoothed",), smoothed_validation_loss),
             Quantity("final validation loss", "", ("final_val_loss_raw",), final_validation_loss),
             Quantity(
-                "training time", "min", ("train_minutes",), at("train_seconds", 1 / 60), is_time=True, is_of_budget=True
+                "training time",
+                "min",
+                ("train_minutes",),
+                at("train_seconds", 1 / 60),
+                is_time=True,
+                depends_on_budget=True,
             ),
             inference_seconds("infer_s"),
         ),

@@ -6,13 +6,13 @@ inference is timed at batch 128. The text mentions m = 8 but publishes no row fo
 `--only "data=mnist"` is the report's `full_grid` for one data set, and `--only` with a full name is its `run_one`.
 
 The report's text says that test images are not augmented and that the best test accuracy is reported. Its code augments
-them and keeps the last epoch. Results here have both: `test` and `plain_test`, the last epoch and `best_test`. The
-report's switches for determinism are `train.deterministic=True`. Its Figures 6 and 7 show times over m: each result has
-the seconds of an epoch and of a batch, and `favorit study status hybrids --published` shows them for runs that did not
-share the machine.
+them and keeps the last epoch. Results here have both: `test` is augmented and `plain_test` is not, both for the last
+epoch, and `best_test` is the best epoch. The report's determinism settings correspond to `train.deterministic=True`.
+Its Figures 6 and 7 show times over m. Each result here has the seconds of an epoch and of a batch. `favorit study
+status hybrids --published` shows them for runs that did not share the machine.
 
-Scale `small`: CIFAR-10, 10,000 training images, 10 epochs. It has every layout with both kernels at m = 32 and 128, m
-from 8 to 512 for all_performer, the baseline and the controls."""
+Scale `small`: CIFAR-10, 10,000 training images, 10 epochs. It has every layout with both kernels at m = 32 and 128,
+all_performer with m from 8 to 512, the baseline and the controls."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ BASELINES = product({"model.layout": ["all_standard", "uniform", "none"]}) + Poi
 
 
 def performers(*features: int) -> list[str]:
-    """Both kernels with each number of features."""
+    """Both kernels with each of these numbers of features."""
     return [f"{kernel}(m={m})" for kernel in ("relu", "favor") for m in features]
 
 
@@ -56,8 +56,8 @@ SMALL = DATA["cifar10"] * (
     + product({"model.layout": ["all_performer"], "model.performer": performers(8, 16, 64, 256, 512)})
 )
 
-# Maps published rows to points. None: the point does not set the field.
-PERFORMERS = {"relu": "relu", "softmax": "favor"}  # the report's name of a kernel, and ours
+# Maps published rows to points. The value None means that the point does not set the field.
+PERFORMERS = {"relu": "relu", "softmax": "favor"}  # the report's name -> our name
 
 
 def published_point(row: Row) -> dict[str, Any]:
@@ -91,10 +91,10 @@ STUDY = Study(
     sound={"data.validation": 0.1, "train.select": "best", "train.watch": None, "data.augment_test": False},
     scales={"small": Scale({"train.epochs": 10, "data.subset": 10_000}, points=SMALL)},
     flags={
-        "published accuracies were measured on augmented test images (the report's code; its text says otherwise): "
-        "plain_test is without augmentation": ["*"],
-        "published accuracies are those of the last epoch (the report's code); its text says the best test epoch: "
-        "best_test has it": ["*"],
+        "published accuracies were measured on augmented test images (the report's code; its text says otherwise); "
+        "plain_test has our accuracy without augmentation": ["*"],
+        "published accuracies are from the last epoch (the report's code); the report's text says the best test epoch, "
+        "whose accuracy is best_test here": ["*"],
         "published times use a naive softmax; here softmax is PyTorch's fused implementation": ["*"],
         "layout=none mixes no tokens: a class token never sees the image (chance by construction); head=mean reads all "
         "tokens": ["*layout=none*"],

@@ -2,33 +2,37 @@
 
 Kernels after a convolutional backbone on CIFAR-10, in two forms: as published (a single token, so that attention has no
 effect) and with the grid kept as tokens. Each model has the optimizer, learning rate, batch size and schedule of its
-own table in the report: StepLR for Adam, cosine for SGD, one-cycle after five warm-up epochs for GELU (both factors
-multiplied). All models: crop and flip, five stratified folds of 40,000 and 10,000 images, at most 100 epochs, early
-stopping after 10 epochs without a better validation loss. Gradients are clipped at 1.0 for GELU and f_theta only.
+own table in the report: StepLR for Adam and AdamW, cosine for SGD, one-cycle after five warm-up epochs for GELU (the
+two factors are multiplied). All models: crop and flip, five stratified folds of 40,000 and 10,000 images, at most 100
+epochs, early stopping after 10 epochs without a better validation loss. Gradients are clipped at 1.0 for GELU and
+f_theta only.
 
 Details:
 - Weight decay is 0 unless stated. AdamW has PyTorch's 0.01; f_theta states a decay without a value, here 1e-4.
 - The ViT is post-norm with a ReLU feed-forward network.
 - ReLU has 256 features ReLU(Wx + b) with a random b. Projections are drawn like torch.nn.init.orthogonal_.
-- The mixture builds on the earlier ReLU run (depth 1, rate 5e-4) and starts at a = 0.5, t = 1, eps = 1e-6.
-- What the report does not state (the batch of the ViT; f_theta except for its table) follows the ReLU model.
-- The report used mixed precision on an A100. Here precision is 32 bits: half precision is slower on most CPUs.
+- The mixture uses the recipe of the earlier ReLU run (depth 1, learning rate 5e-4) and starts at a = 0.5, t = 1,
+  eps = 1e-6.
+- Values that the report does not state follow the ReLU model: the batch size of the ViT, and the values of f_theta
+  that are not in its table.
+- The report used mixed precision on an A100. Here training uses float32: half precision is slower on most CPUs.
 
 Further points:
 - The tuning rounds of ELU and GELU from the report's tables.
-- `raw=True`: the report's own forms of ELU, GELU, f_theta and the mixture, whose features may be negative. A run that
-  ends in NaN, as two of the report's did, is recorded as failed.
-- What the report proposes: class weights of 1.5 for cat and dog (inverse frequencies are all 1 on CIFAR-10), rotation
+- `raw=True`: the report's own forms of ELU, GELU, f_theta and the mixture, whose features may be negative. Two of the
+  report's runs ended in NaN; such runs are recorded as failed.
+- The report's proposals: class weights of 1.5 for cat and dog (inverse frequencies are all 1 on CIFAR-10), rotation
   of these two classes only, other clamp ranges, a learned temperature and weight decay for EXP, sine-cosine features.
 - The controls use the model of the report's best kernel.
-- CIFAR-100 has one published number and no recipe: here a fixed schedule and the last epoch.
+- CIFAR-100 has one published number and no recipe: here training has a fixed number of epochs, and the last epoch is
+  tested.
 
-Pretrained starts need model conversion, which favorit does not have yet. The report's search spaces are those of
-`favorit tune kernels-vit`, `kernels-relu`, `kernels-elu`, `kernels-gelu`, `kernels-exp` and `kernels-ftheta`. Its
-figures of the data come from `favorit data show`.
+Runs that start from pretrained weights need model conversion, which favorit does not have yet. `favorit tune` has the
+report's search spaces: `kernels-vit`, `kernels-relu`, `kernels-elu`, `kernels-gelu`, `kernels-exp` and
+`kernels-ftheta`. `favorit data show` makes its figures of the data.
 
 Scale `small`: fold 0, 10,000 images, 10 epochs, backbones that pool after each layer (a 4x4 grid), width 256. Scale
-`smoke` has 64 images: models that keep their grid need 10 minutes on two cores for 256 images."""
+`smoke` has 64 images of CIFAR-10, because models that keep their grid need 10 minutes on two cores for 256 images."""
 
 from __future__ import annotations
 
@@ -117,7 +121,7 @@ CIFAR100 = Points(
 
 
 def reduced(name: str, form: str = "", changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The kernel's model with a backbone that pools after each layer and width 256."""
+    """The kernel's model with width 256 and a backbone that pools after each layer; trained on fold 0."""
     act = {"elu": "elu", "gelu": "gelu"}.get(name, "relu")
     stem = f"conv(act={act}, pool=each{'' if form else ', tokens=1'})"
     return model(
@@ -138,7 +142,7 @@ SMOKE = Points({"data.name": "cifar10", "data.fold": 0, "data.subset": 64, "data
     KERNELS + VIT + CONTROLS + RAW_FORMS + PROPOSALS
 ) + CIFAR100 * Points({"data.subset": 256, "data.test_subset": 256})
 
-# Maps published rows to points. None: the point does not set the field.
+# Maps published rows to points. The value None means that the point does not set the field.
 PUBLISHED_PRESETS = {
     "vit": "kernel-vit",
     "performer_relu": "conv-relu",
@@ -162,7 +166,8 @@ def published_point(row: Row) -> dict[str, Any]:
     name = str(row["model"])
     model = name.rstrip("_123")
     fields = {"data.name": row["dataset"], "model.preset": PUBLISHED_PRESETS[model], **AS_PUBLISHED}
-    if name in ("performer_elu_1", "performer_elu_2", "performer_elu_3"):  # these rounds set their kernel
+    # The points of these tuning rounds set model.performer.
+    if name in ("performer_elu_1", "performer_elu_2", "performer_elu_3"):
         del fields["model.performer"]
     # The tuning rounds of ELU and GELU differ in optimizer and learning rate.
     tuned = (
@@ -200,13 +205,14 @@ STUDY = Study(
     },
     flags={
         "the published hyperparameters were tuned on the test set": ["*kernel-vit*", "*conv-exp*"],
-        "the published kernel has negative values; ours is shifted to be non-negative (raw=True is the report's)": [
+        "the published kernel has negative values; ours is shifted to be non-negative (raw=True is the report's "
+        "form)": [
             "*conv-elu*",
             "*conv-gelu*",
         ],
-        "the published f_theta has no softplus and may be negative (raw=True is the report's)": ["*conv-learned*"],
+        "the published f_theta has no softplus and may be negative (raw=True is the report's form)": ["*conv-learned*"],
         "the published mixture learns a, t and eps without constraints; ours uses sigmoid and softplus (raw=True is "
-        "the report's)": ["*conv-mixture*"],
+        "the report's form)": ["*conv-mixture*"],
         "the report adds 1e-6 to the denominator of linear attention; ours adds 1e-30 and falls back to the mean": [
             "*conv-*"
         ],

@@ -3,7 +3,8 @@
 Transformer, Linformer and Performers with several kernels on MNIST, CIFAR-10 and CIFAR-100, trained from scratch.
 
 - Transformer and Linformer: Adam without weight decay, batch 32, images normalized by 0.5, 20 epochs on MNIST and 100
-  on CIFAR at 72x72. The report states no learning rate: 3e-4, which trains 8 blocks of width 256 without warm-up.
+  on CIFAR at 72x72. The report states no learning rate. It is 3e-4 here, which trains 8 blocks of width 256 without
+  warm-up.
 - Performer: AdamW at 1e-3 with decay 1e-4, 20 epochs, batch 128 (MNIST) or 32. The report's pipeline fits a normalizer
   to the data (7 non-trainable parameters in its summary), so images are normalized by the mean and deviation of the
   data set.
@@ -11,12 +12,14 @@ Transformer, Linformer and Performers with several kernels on MNIST, CIFAR-10 an
   with 8 heads and 6 layers). The recipe here is the one with published step times.
 
 Kernels: positive (hyperbolic) features and ReLU features with m in {16, 32, 64, 128}; deterministic ReLU and EXP, each
-also causal. The ResNet stem before a Performer, which the report proposes, is `linear-performer-resnet`. CIFAR-100 is
-mentioned without a published row: here the Transformer, the Linformer and one Performer. Runs that start from the
-checkpoint of a trained softmax Transformer need model conversion, which favorit does not have yet.
+also causal. `linear-performer-resnet` is the Performer after a ResNet stem that the report proposes. The report
+mentions CIFAR-100 without a published row. The study trains the Transformer, the Linformer and one Performer on it.
+Runs that start from the checkpoint of a trained softmax Transformer need model conversion, which favorit does not have
+yet.
 
-The report's two frameworks differ in model size and head: compare mixers within a family, because the families are
-confounded. Each result has milliseconds per step, next to the published ones.
+The report trained two families in two frameworks: Transformer and Linformer, and Performers. The families also differ
+in model size and head, so compare mixers only within a family. `favorit study status linear-attention --published`
+shows milliseconds per step next to the published ones.
 
 Scale `small`: 10,000 training images; 4 epochs on MNIST, 8 on CIFAR-10, where the Transformer and the Linformer have
 32x32 images, patch 4 and depth 4."""
@@ -101,7 +104,7 @@ def small() -> Points:
     return Points({"data.name": "cifar10"}) * transformers("cifar10") * Points(smaller) + cifar10 + mnist
 
 
-# Maps published rows to points. None: the point does not set the field.
+# Maps published rows to points. The value None means that the point does not set the field.
 PUBLISHED_PRESETS = {"transformer": "linear-transformer", "linformer": "linformer", "performer": "linear-performer"}
 RANDOM = {"softmax": "favor(m={:g}, features=hyperbolic)", "relu": "relu(m={:g})"}
 DETERMINISTIC = {"softmax": "exp", "relu": "relu"}

@@ -4,10 +4,10 @@ Learned absolute positions plus none, rope2d, irpe_gate or string_gate, with sof
 all 12 models on both data sets. The report has no softmax with relative positions.
 
 The report's protocol is sound. It tests the epoch with the best validation accuracy (55,000/5,000 and 45,000/5,000
-images, seed 42) and does not augment test images. The test curve is recorded but not used for selection. The report
-does not state optimizer, schedule, dropout and m: here AdamW at 3e-4 with PyTorch's weight decay of 0.01, cosine,
-dropout 0.2 and m = 128. Its curves come from TensorBoard: `favorit study run positions --tensorboard` writes them, raw
-and smoothed. Each result has the total minutes and steps.
+training and validation images, seed 42) and does not augment test images. The test curve is recorded but not used for
+selection. The report does not state optimizer, schedule, dropout and m. Here they are AdamW at 3e-4 with PyTorch's
+weight decay of 0.01, cosine, 0.2 and 128. The report's curves come from TensorBoard. To write such curves, raw and
+smoothed, run `favorit study run positions --tensorboard`. Each result has the total training time and steps.
 
 Scale `small`: CIFAR-10, 10,000 training images, 7 epochs, all 12 models and the controls."""
 
@@ -35,7 +35,7 @@ CONTROLS = Points({"model.preset": "position-softmax-none"}) * Points(
 )
 
 
-# Maps published rows to points. None: the point does not set the field.
+# Maps published rows to points. The value None means that the point does not set the field.
 def published_point(row: Row) -> dict[str, Any]:
     relative = str(row["position"]).removesuffix("_gate")
     return {

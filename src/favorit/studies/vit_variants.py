@@ -3,11 +3,11 @@
 ViT, SimpleViT and three Performers on MNIST and CIFAR-10, and four sweeps of Performer-ReLU.
 
 - Recipe (a), for all five models: AdamW, cosine annealing, 100 epochs, accuracy of the last epoch. The learning rate is
-  1e-4 in the sweeps. The main table of Performer-ReLU fits a rate of 1e-3, which is used here.
-- Recipe (b), for the small Performers: Adam, early stopping on validation accuracy. The report states no patience: 10
-  epochs here.
-- The sweeps are on CIFAR-10. The sweeps over depth, dim and learning rate share a point: one run with three published
-  references. The sweeps over learning rate and dropout start from the model of the main table.
+  1e-4 in the sweeps. The main table's numbers of Performer-ReLU fit a learning rate of 1e-3, which is used here.
+- Recipe (b), for the small Performers: Adam, early stopping on validation accuracy. The report states no patience; it
+  is 10 epochs here.
+- The sweeps are on CIFAR-10. The sweeps over depth, dim and learning rate share one point, which has three published
+  accuracies. The sweeps over learning rate and dropout start from the model of the main table.
 - The report mentions no augmentation (none here) and no weight decay (PyTorch's defaults: 0.01 for AdamW, 0 for Adam).
 
 Two more models have no published row: `vit`, the exact model of the report's Table 1, and `performer-relu-local`, the
@@ -27,7 +27,7 @@ DATA = Points({"data.name": "mnist"}) + CIFAR10
 
 
 def relu(**changes: Any) -> dict[str, Any]:
-    """A Performer-ReLU of recipe (a) with its four swept values."""
+    """A Performer-ReLU of recipe (a). `changes` override the values that the sweeps vary."""
     values = {"depth": 6, "dim": 128, "lr": 1e-4, "dropout": 0.1, **changes}
     return {
         "model.preset": "performer-relu",
@@ -65,7 +65,7 @@ SWEEPS = (
 )
 ALL = MODELS + UNPUBLISHED + SMALL_MODELS + CONTROLS
 
-# Maps published rows to points. None: the point does not set the field.
+# Maps published rows to points. The value None means that the point does not set the field.
 PUBLISHED_PRESETS = {
     "vit": "vit-128",
     "simple_vit": "simple-vit",

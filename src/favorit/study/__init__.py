@@ -1,7 +1,9 @@
 """Studies: lists of configurations that answer a question, and the runner that trains the missing ones.
 
-STUDY = Study("mixers", "Does attention matter?", {"data.name": "digits"}, product({"model.layout": ["softmax",
-"uniform"]})) run(STUDY, out="runs", workers=2)
+Example:
+    layouts = product({"model.layout": ["softmax", "uniform"]})
+    STUDY = Study("mixers", "Does attention matter?", {"data.name": "digits"}, layouts)
+    run(STUDY, out="runs", workers=2)
 """
 
 from favorit.study.load import load_study

@@ -1,8 +1,8 @@
-"""Cluster backend: trains a study on several machines through Ray. Every run is a Ray task, which Ray schedules.
+"""Cluster backend: trains a study on several machines with Ray. Every run is a Ray task.
 
-Only the driver locks and writes runs: it holds the lock of a run while its task is running, sends the run's files to a
-node, and writes what comes back to `out`/<id>. If a node or worker dies, the driver submits the task again from these
-files.
+Only the driver locks and writes runs. It holds the lock of a run while its task is running, sends the run's files to a
+node, and writes the files that the node returns to `out`/<id>. If a node or worker dies, the driver submits the task
+again with these files.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from favorit.study.transfer import read_contents, write_contents
 from favorit.training.events import Begin, End, Epoch
 from favorit.training.folder import HeldError, RunFolder
 
-AHEAD = 2  # tasks that wait in Ray, so that a free slot is filled at once and an autoscaler sees demand
+AHEAD = 2  # tasks queued in Ray, so that a free slot is filled at once and an autoscaler sees demand
 POLL = 1.0  # seconds between two checks of the deadline and of runs that other processes hold
-GRACE = 5.0  # seconds in which cancelled tasks may clean up
+GRACE = 5.0  # seconds that cancelled tasks have for their cleanup
 TIME_IS_UP = "the time is up; rerun the same command to resume"
 
 
@@ -49,8 +49,8 @@ def cluster(
     """Trains tasks on the Ray cluster at `address`: HOST:PORT, `auto` (the cluster of this machine), or `local` (a
     private one on this machine).
 
-    Each run takes `cpus` CPUs, which is also its number of threads, and `gpus` GPUs (default: one if the cluster has
-    any and the accelerator may use it). After `hours` no run starts, and running ones stop at their next checkpoint.
+    Each run uses `cpus` CPUs and as many threads, and `gpus` GPUs (default: one if the cluster has any and the
+    accelerator may use it). After `hours` hours no run starts, and running ones stop at their next checkpoint.
     The study's file, `source`, is sent to the nodes and imported there.
     """
     positive(cpus=cpus)
@@ -76,7 +76,9 @@ def cluster(
 
 @dataclass
 class _Claim:
-    """A run that this driver holds: whether a node has started it, and the deaths since its last new file."""
+    """A run whose lock this driver holds. `started` is true once a node trains it. `deaths` counts the deaths of its
+    workers since files last arrived.
+    """
 
     task: Task
     folder: RunFolder
@@ -86,7 +88,9 @@ class _Claim:
 
 
 class _Driver:
-    """The tasks to do: `pending`, `held` by another runner, or `running` in Ray with a stream of messages each."""
+    """Trains tasks in Ray. An unfinished task is `pending`, `held` (another runner trains it), or `running` in Ray.
+    `running` maps streams of messages to runs.
+    """
 
     def __init__(self, ray: Any, tasks: Sequence[Task], out: Path, order: Order, deadline: float) -> None:
         self.ray, self.out, self.order, self.deadline = ray, out, order, deadline
@@ -94,7 +98,7 @@ class _Driver:
             num_cpus=order.wanted["CPU"],
             num_gpus=order.wanted.get("GPU", 0),
             num_returns="streaming",
-            max_retries=0,  # Ray would restart from the initial files; this driver handles deaths
+            max_retries=0,  # a retry by Ray would start from the initial files: the driver resubmits instead
             scheduling_strategy="SPREAD",
             runtime_env={"env_vars": worker_settings()},
         )(work)
@@ -127,7 +131,7 @@ class _Driver:
             claim.lock.close()
 
     def _postpone(self) -> Iterator[TaskEvent]:
-        """Stops the tasks that no node has started."""
+        """Postpones all tasks that no node has started."""
         for stream in [stream for stream, claim in self.running.items() if not claim.started]:
             yield self._stop(stream)
         yield from (Broke(task, TIME_IS_UP, later=True) for task in (*self.pending, *self.held))
@@ -139,7 +143,7 @@ class _Driver:
         return self._end(stream, Broke(self.running[stream].task, TIME_IS_UP, later=True))
 
     def _claim(self) -> Iterator[TaskEvent]:
-        """Submits free tasks until Ray has AHEAD more of them than it can run."""
+        """Submits tasks whose run is free, until Ray has AHEAD more of them than slots."""
         limit = cluster_slots(self.ray, self.order.wanted) + AHEAD
         while len(self.running) < limit and (task := self._next()) is not None:
             claim = _Claim(task, RunFolder(self.out / task.id), ExitStack())
@@ -165,7 +169,7 @@ class _Driver:
                 yield Ended(task, result, elsewhere=True)
 
     def _next(self) -> Task | None:
-        """The next task; checks every POLL seconds whether other runners have released held ones."""
+        """The next pending task, or None; checks every POLL seconds whether other runners have released held ones."""
         if self.held and time.monotonic() >= self.next_check:
             self.next_check = time.monotonic() + POLL
             tasks = self.held
@@ -178,7 +182,7 @@ class _Driver:
         self.running[self.work.remote(claim.task, read_contents(claim.folder), self.order)] = claim
 
     def _receive(self, stream: Any) -> Iterator[TaskEvent]:
-        """Handles the next message of a task, or its death."""
+        """Handles the next message of a task, or the death of its worker."""
         from ray.exceptions import RayError, RayTaskError
 
         claim = self.running[stream]
@@ -223,7 +227,7 @@ class _Driver:
                 Broke(claim.task, f"its worker died {TRIES} times without progress; the last time: {reason}"),
             )
             return
-        self.ray.cancel(stream, force=True)  # it may be alive, if only its message was lost
+        self.ray.cancel(stream, force=True)  # the worker may be alive, and only its message lost
         del self.running[stream]
         claim.started = False
         self._submit(claim)

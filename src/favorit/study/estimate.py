@@ -14,12 +14,12 @@ from typing import Any
 from favorit.config import RunConfig
 from favorit.study.tasks import Task
 
-FIRST_SIZES = (4, 12)  # images of the first timed steps: enough for the slope, few enough for large models
-LONGEST_STEP = 1.0  # seconds: a step with a full batch is timed only if its estimate is below
+FIRST_SIZES = (4, 12)  # batch sizes of the first timed steps: large enough for the slope, small enough for large models
+LONGEST_STEP = 1.0  # seconds: a step with a full batch is timed only if its estimate is at most this
 
 
 def shape(config: RunConfig) -> Any:
-    """The parts of a configuration that determine the time of a step."""
+    """The fields of a configuration that determine the time of a step."""
     return config.model, config.train.batch_size, config.train.optimizer, config.train.precision
 
 
@@ -30,8 +30,9 @@ def estimate(
     threads: int,
     tell: Callable[[Task], None] | None = None,
 ) -> dict[str, float]:
-    """Seconds of each task by name, on `threads` threads, without early stopping. `tell` is called before each new
-    shape is timed.
+    """Seconds of each task by name, on `threads` threads, without early stopping.
+
+    `images` has the number of (training, test) images of each data set. `tell` is called before a new shape is timed.
     """
     import torch
 
@@ -58,10 +59,10 @@ def run_seconds(config: RunConfig, train: int, test: int, fixed: float, slope: f
     data, options = config.data, config.train
     test = min(data.test_subset or test, test)
     trained = trained_images(config, train)
-    aside = min(data.subset or train, train) - trained
+    validation = min(data.subset or train, train) - trained
     watched = test if options.watch else 0
     steps = -(-trained // options.batch_size)
-    epoch = steps * fixed + trained * slope + (aside + watched) * slope / 3
+    epoch = steps * fixed + trained * slope + (validation + watched) * slope / 3
     return options.epochs * epoch + test * slope / 3
 
 

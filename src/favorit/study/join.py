@@ -1,7 +1,7 @@
-"""Joining a Ray cluster, or starting one on this machine; and the resources that a cluster offers.
+"""Joins a Ray cluster or starts one on this machine, and computes how many runs it can train at a time.
 
-If nothing answers at an address, `ray.init` blocks for minutes or forever. So a child process that can be killed tries
-it first.
+If no cluster answers at an address, `ray.init` blocks for minutes or forever. Therefore a child process, which can be
+killed, joins the cluster first.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from favorit.process import environment
 CONNECT_SECONDS = 3.0  # to connect to the port
 JOIN_SECONDS = 30.0  # to join the cluster
 
-# Keeps Ray's log lines off stdout, which belongs to the command.
+# Keeps Ray's log lines off stdout, which is for the output of the command.
 QUIET = {"RAY_DEDUP_LOGS_SKIP_REGEX": "."}
-# `local`: ports on the loopback address only (Ray's switch for Windows and macOS also works on Linux), a secret that
-# only this process and its children know, no usage statistics.
+# For `local`: ports on the loopback address only (Ray's setting for Windows and macOS also works on Linux), a token
+# that only this process and its children know, and no usage statistics.
 PRIVATE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token"}
 
 _JOIN = "import sys, ray; ray.init(address=sys.argv[1], log_to_driver=False, logging_level='ERROR')"
@@ -31,8 +31,8 @@ _JOIN = "import sys, ray; ray.init(address=sys.argv[1], log_to_driver=False, log
 
 @contextmanager
 def joined(address: str) -> Iterator[Any]:
-    """Ray, connected to the cluster at `address` (HOST:PORT, `auto`, or `local`). An existing connection is used and
-    stays open.
+    """The module `ray`, connected to the cluster at `address` (HOST:PORT, `auto`, or `local`). An existing connection
+    is reused and stays open.
     """
     private = {**PRIVATE, "RAY_AUTH_TOKEN": token_hex(32)} if address == "local" else {}
     with environment({**QUIET, **private}):
@@ -41,7 +41,7 @@ def joined(address: str) -> Iterator[Any]:
             yield ray
             return
         if address != "local":
-            _try(address)
+            _check_reachable(address)
         try:
             ray.init(
                 address=address,
@@ -63,20 +63,20 @@ def node_info(ray: Any, node: str) -> dict[str, Any]:
 
 
 def node_name(ray: Any, node: str) -> str:
-    """The name that a node was started with, else the name of its machine."""
+    """The name given to a node at its start, or the host name of its machine."""
     info = node_info(ray, node)
     is_named = info["NodeName"] != info["NodeManagerAddress"]
     return str(info["NodeName"] if is_named else info["NodeManagerHostname"])
 
 
 def resources(ray: Any, cpus: int, gpus: float | None, accelerator: str) -> dict[str, float]:
-    """The resources of one run, by Ray's names; an error if no node has them."""
+    """The resources of one run by their Ray name. Raises an error if no node has them."""
     if gpus is None:
         gpus = 1 if accelerator in ("auto", "cuda", "gpu") and ray.cluster_resources().get("GPU") else 0
     wanted = {kind: amount for kind, amount in (("CPU", cpus), ("GPU", gpus)) if amount}
     if not cluster_slots(ray, wanted):
         offered = ", ".join(
-            " and ".join(f"{_has(node, kind):g} {kind}" for kind in ("CPU", "GPU")) for node in _alive(ray)
+            " and ".join(f"{_amount(node, kind):g} {kind}" for kind in ("CPU", "GPU")) for node in _alive(ray)
         )
         raise FavoritError(
             f"a run needs {' and '.join(f'{n:g} {kind}' for kind, n in wanted.items())}, more than any node of the "
@@ -86,20 +86,20 @@ def resources(ray: Any, cpus: int, gpus: float | None, accelerator: str) -> dict
 
 
 def cluster_slots(ray: Any, wanted: dict[str, float]) -> int:
-    """How many runs the living nodes can train at the same time."""
+    """How many runs the alive nodes can train at the same time."""
     return sum(node_slots(node, wanted) for node in _alive(ray))
 
 
 def node_slots(node: dict[str, Any], wanted: dict[str, float]) -> int:
     """How many runs a node can train at the same time."""
-    return min(int(_has(node, kind) / amount) for kind, amount in wanted.items())
+    return min(int(_amount(node, kind) / amount) for kind, amount in wanted.items())
 
 
 def _alive(ray: Any) -> list[dict[str, Any]]:
     return [node for node in ray.nodes() if node["Alive"]]
 
 
-def _has(node: dict[str, Any], kind: str) -> float:
+def _amount(node: dict[str, Any], kind: str) -> float:
     return float(node["Resources"].get(kind, 0))
 
 
@@ -111,7 +111,7 @@ def _package() -> Any:
     return ray
 
 
-def _try(address: str) -> None:
+def _check_reachable(address: str) -> None:
     """Raises a one-line error if the cluster cannot be joined."""
     if address != "auto":
         host, _, port = address.rpartition(":")

@@ -14,7 +14,7 @@ from favorit.study.study import Study
 
 
 def built_in() -> dict[str, str]:
-    """The built-in studies by name, with their modules."""
+    """The name of each built-in study and the module that defines it."""
     import favorit.studies
 
     return {
@@ -24,7 +24,7 @@ def built_in() -> dict[str, str]:
 
 
 def load_study(name_or_path: str | Path) -> Study:
-    """A built-in study by its name, or the STUDY of a Python file."""
+    """The built-in study of this name, or the STUDY of a Python file."""
     text, modules = str(name_or_path), built_in()
     if text in modules:
         return _study(importlib.import_module(modules[text]), modules[text])

@@ -1,4 +1,4 @@
-"""Local backend: worker processes share the threads of this machine."""
+"""Local backend: trains a study in worker processes that share the cores of this machine."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def local(
     checkpoint_seconds: float = 60.0,
     source: Source | None = None,
 ) -> Generator[TaskEvent, None, None]:
-    """Trains tasks in `workers` processes. If a worker dies, another resumes its task from the checkpoint; the task
-    fails after TRIES deaths without a new epoch.
+    """Trains tasks in `workers` processes. If a worker dies, another worker resumes its task from the checkpoint. A
+    task fails after TRIES deaths without a new epoch.
 
-    A run that another runner holds waits until it is complete or free. After `hours` no run starts, and running ones
-    stop at their next checkpoint. Every worker imports the study's file, `source`.
+    If another process holds the lock of a run, its task waits until the lock is free. After `hours` hours no run
+    starts, and running ones stop at their next checkpoint. Every worker imports the study's file, `source`.
     """
     import torch
 
@@ -55,8 +55,8 @@ def local(
 
 
 class _Dispatcher:
-    """Gives tasks to workers. A task is in `pending`, in `held` (another runner trains it), or with a worker in
-    `running`.
+    """Assigns tasks to workers. An unfinished task is `pending`, `held` (another runner trains it), or `running` in a
+    worker.
     """
 
     def __init__(self, tasks: Sequence[Task], order: Order, pool: WorkerPool) -> None:
@@ -98,7 +98,7 @@ class _Dispatcher:
             worker.send(task)
 
     def _next(self) -> Task | None:
-        """A task whose run no other process holds; checks the held ones again every POLL seconds."""
+        """The next task whose run is free, or None; checks held runs again every POLL seconds."""
         if self.held and time.monotonic() - self.last_check >= POLL:
             self.last_check = time.monotonic()
             self.pending.extend(self.held)
@@ -125,7 +125,7 @@ class _Dispatcher:
             yield message
 
     def _remove(self, worker: Worker, end: Exit) -> Iterator[TaskEvent]:
-        """Removes a dead worker; its task goes to another one, or fails after TRIES deaths."""
+        """Removes a dead worker. Its task is assigned again, or fails after TRIES deaths."""
         self.workers = {number: each for number, each in self.workers.items() if each is not worker}
         task = self.running.pop(worker, None)
         if task is None:

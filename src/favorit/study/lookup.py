@@ -1,9 +1,9 @@
 """Finds the published accuracies of a run.
 
-A run does not record its study. It matches a point of a built-in study with the same model, the same data set and the
-same values of the recipe fields by which the study maps published rows to points (such as `train.lr` in a sweep).
-Seeds, folds and the rest of the recipe may differ; `differs` lists these fields, because the published number belongs
-to the whole recipe.
+A run does not record its study. It matches a point of a built-in study if both have the same model, the same data set
+and the same distinguishing recipe fields. These are the fields that the study uses to map published rows to points,
+such as `train.lr` in a sweep. Seeds, folds and other recipe fields may differ. `differs` lists the recipe fields that
+differ, because the published number holds for the whole recipe.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from favorit.study.load import built_in, load_study
 from favorit.study.references import agrees, mapped_rows
 from favorit.study.study import Options, Study
 
-# Fields that differ between repetitions or only affect how a run is measured.
+# `differs` leaves out fields that differ between repetitions or only affect how a run is measured.
 IGNORED = {"data.fold", "data.folds", "train.watch", "train.test_batch_size"}
 
 
@@ -79,7 +79,7 @@ def _matches(study: Study, config: RunConfig) -> Iterable[tuple[str, list[Refere
 
 
 def _meaning(config: RunConfig, recipe: Iterable[str], resolved: RunConfig) -> str:
-    """An identifier of the model, the data set and these recipe fields; sizes that follow from the data come from
+    """An identifier of the model, the data set and these recipe fields. Image size, channels and classes come from
     `resolved`.
     """
     from favorit.training.run import run_id

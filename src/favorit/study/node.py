@@ -1,4 +1,4 @@
-"""What a node of a cluster does: trains one task in a temporary folder, and yields its events with the run's files."""
+"""The code of a cluster node: trains one task in a temporary folder, and yields its events with the run's files."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class Order:
-    """How a node trains tasks. `out` is the driver's folder of runs, `folder` the driver's working directory;
-    `data_dir` is a path on the node. `wanted` are the resources of a run, `source` is the file of the study, `version`
-    the driver's.
+    """How a node trains tasks. `out` is the driver's folder of runs, `folder` is the driver's working directory, and
+    `data_dir` is a path on the node. `wanted` has the resources of a run, `source` is the study's file, and `version`
+    is the driver's version of favorit.
     """
 
     out: str
@@ -47,7 +47,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Failed:
-    """The task failed with an error that another node would not avoid."""
+    """The task failed with an error. It is not tried on another node."""
 
     error: str
 
@@ -62,11 +62,11 @@ class Message:
 
 
 def work(task: Task, contents: Contents, order: Order) -> Iterator[Message]:
-    """Trains a task to its end, starting from the files in `contents`. Sends every error as a message."""
+    """Trains a task to its end, starting from the files in `contents`. An error is the last message."""
     import ray
 
     node = ray.get_runtime_context().get_node_id()
-    if Path(order.folder).is_dir():  # so that relative paths of data sets are valid
+    if Path(order.folder).is_dir():  # relative paths of data sets are relative to it
         os.chdir(order.folder)
     with TemporaryDirectory(prefix="favorit-", ignore_cleanup_errors=True) as temporary:
         folder = RunFolder(Path(temporary) / task.id)
@@ -89,7 +89,7 @@ def work(task: Task, contents: Contents, order: Order) -> Iterator[Message]:
             has_result = (folder.path / "result.json").exists()
             failed = Failed(error_line(error).replace(temporary, order.out))
             last = Message(node, failed, read_contents(folder) if has_result else {})
-    yield last  # after the cleanup: the driver does not wait for this process to end
+    yield last  # only after the cleanup, because the driver does not wait for this process to end
 
 
 def _train(task: Task, out: str, order: Order, workers: int, emit: Callable[[Event], None]) -> None:
@@ -97,7 +97,7 @@ def _train(task: Task, out: str, order: Order, workers: int, emit: Callable[[Eve
 
     from favorit.training.run import train
 
-    torch.set_num_threads(int(order.wanted["CPU"]))  # in this thread: OpenMP has one setting per thread
+    torch.set_num_threads(int(order.wanted["CPU"]))  # OpenMP has one setting per thread: set it in this one
     release_memory()
     if order.source is not None:
         order.source.load()
@@ -131,18 +131,18 @@ def _cached_reader() -> Callable[..., Any]:
 def _check_id(task: Task, found: str, version: str) -> None:
     if (found, __version__) != (task.id, version):
         raise FavoritError(
-            f"the run is {found} with favorit {__version__} here, but {task.id} with favorit {version} on the driver: "
-            f"put the same {task.config.data.name} and the same favorit on every node"
+            f"the run is {found} with favorit {__version__} on the node, but {task.id} with favorit {version} on the "
+            f"driver: put the same {task.config.data.name} and the same favorit on every node"
         )
 
 
 class _AbandonedError(BaseException):
-    """The consumer has closed the generator: ends the producer."""
+    """Raised in the producer to end it after the consumer has closed the generator."""
 
 
 def _iterate(produce: Callable[[Callable[[Item], None]], Any]) -> Generator[Item, None, None]:
-    """Yields the items that `produce` passes to its callback. It runs in a thread of its own, which pauses while the
-    consumer handles an item.
+    """Yields the items that `produce` passes to its callback. `produce` runs in a separate thread, which pauses while
+    the consumer handles an item.
     """
     items: SimpleQueue[Item | None] = SimpleQueue()
     handled: SimpleQueue[bool] = SimpleQueue()

@@ -1,4 +1,4 @@
-"""Packs finished runs: each into one file of a few kilobytes, which replaces the run folder wherever runs are read."""
+"""Packs each finished run into one file of a few kilobytes, which can be read like the run folder."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Packed:
-    """The outcome for one run: packed now, packed before ("present"), unfinished, or broken (damaged, or a different
-    training of the run is packed already).
+    """The outcome for one run: packed, present (was packed before), unfinished, or broken (damaged, or a different
+    training of the run is already packed).
     """
 
     id: str
@@ -30,7 +30,10 @@ class Packed:
 
 
 def pack(run: Run | str | Path, to: str | Path) -> Run:
-    """Packs a complete or failed run into `to`/<id>.zip, unless that file exists, and returns the packed run."""
+    """Packs a complete or failed run into `to`/<id>.zip and returns the packed run.
+
+    An existing file of the same training is kept, a damaged file is replaced, and a different training is an error.
+    """
     from favorit.training import Run
 
     stored = open_run(run.path if isinstance(run, Run) else run)
@@ -57,14 +60,14 @@ def create_pack_folder(to: str | Path) -> Path:
 
 
 def pack_stored(run: StoredRun, to: Path) -> Packed:
-    """Packs a run into the folder `to`. An existing packed run that differs is kept: it may be the only copy of its
+    """Packs a run into the folder `to`. A packed run of a different training is kept: it may be the only copy of its
     result.
     """
     path = to / f"{run.id}{SUFFIX}"
     try:
         result = run.result()
         if not has_ended(result):
-            run.config()  # raises if there is no run
+            run.config()  # raises an error if the folder is not a run
             return Packed(
                 run.id, "unfinished", f"{run.path} is {status(run, result)}: only complete and failed runs are packed"
             )

@@ -1,4 +1,4 @@
-"""Published numbers paired with ours."""
+"""Pairs of a published number and the same quantity of our runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from favorit.training.records import had_machine_alone
 
 @dataclass(frozen=True)
 class Pair:
-    """A published number of a group of points, and ours: the mean over `runs` runs, or None if no run has it."""
+    """A published number of a group, and `ours`: the mean over `runs` runs, or None if no run has the quantity."""
 
     group: str
     reference: Reference
@@ -24,14 +24,14 @@ class Pair:
 
     @property
     def difference(self) -> float | None:
-        """ours - published (for a range the distance to it); None for times, which come from other hardware."""
+        """ours - published, or the distance to a published range; None for times, because the hardware differs."""
         if self.ours is None or self.reference.quantity.is_time:
             return None
         return self.reference.difference(self.ours)
 
     @property
     def ratio(self) -> float | None:
-        """ours / published, for times only."""
+        """ours / published for times; None for other quantities."""
         return self.reference.ratio(self.ours) if self.ours is not None and self.reference.quantity.is_time else None
 
     def as_dict(self) -> dict[str, Any]:
@@ -64,9 +64,10 @@ def pairs(
     *,
     is_reduced: bool = False,
 ) -> list[Pair]:
-    """Every published number of these groups with ours; `records` has the results and epochs of their complete runs.
+    """Every published number of these groups with ours. `records` has the result and epochs of each complete run, by
+    group.
 
-    If the runs are reduced (fewer images or epochs), quantities that depend on images or epochs have no value of ours.
+    If the runs are reduced (fewer images or epochs), `ours` is None for quantities that depend on images or epochs.
     """
     return [
         _pair(group, reference, records.get(group, ()), is_reduced)
@@ -77,7 +78,7 @@ def pairs(
 
 def _pair(group: str, reference: Reference, records: Sequence[tuple[Result, Epochs]], is_reduced: bool) -> Pair:
     quantity = reference.quantity
-    if is_reduced and quantity.is_of_budget:
+    if is_reduced and quantity.depends_on_budget:
         return Pair(group, reference, None, 0)
     counted = [record for record in records if not quantity.is_time or had_machine_alone(record[0].get("environment"))]
     ours = [value for result, epochs in counted if (value := quantity.ours(result, epochs)) is not None]

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from favorit.config import RunConfig
     from favorit.data import DataSet
 
-INDEX = 1
+INDEX = 1  # schema of the index file
 
 
 @dataclass(frozen=True)
 class Plan:
     """The tasks of a study, and the number of (training, test) images of each data set.
 
-    `absent` has the reason for each point whose data set is missing; its task may have no identifier.
+    `absent` has the reason for each point whose data set is missing. The task of such a point may have no identifier.
     """
 
     study: Study
@@ -37,13 +37,13 @@ class Plan:
 
     @property
     def ready(self) -> list[Task]:
-        """The tasks whose data sets are there."""
+        """The tasks whose data sets are available."""
         return [task for task in self.tasks if task.name not in self.absent]
 
 
 @dataclass(frozen=True)
 class Entry:
-    """The run of a point; its identifier is empty if it is unknown because the data set is missing."""
+    """The run of a point. `id` is empty if it cannot be computed because the data set is missing."""
 
     name: str
     group: str
@@ -60,8 +60,8 @@ def make_plan(
 ) -> Plan:
     """Checks all points and computes their run identifiers. Loads one data set at a time and keeps none.
 
-    With `fetch`, missing data sets are downloaded, as in training. Without, points of a missing data set are checked as
-    far as possible, and have an identifier only if `digests` returns the digest of the data set.
+    With `fetch`, missing data sets are downloaded, as in training. Without `fetch`, points of a missing data set are
+    checked as far as possible. They have an identifier only if `digests` returns the digest of the data set.
     """
     points: dict[str, list[tuple[Point, RunConfig]]] = {}
     order = []
@@ -87,7 +87,7 @@ def make_plan(
 
 
 def _data(name: str, data_dir: str | Path | None, fetch: bool) -> tuple[DataSet, str | None]:
-    """A data set and None; if its files are missing, its description and the reason."""
+    """(data set, None), or (description of the data set, reason) if its files are missing."""
     from favorit.data import data_directory, load_dataset, present
     from favorit.data.datasets import describe_dataset
     from favorit.data.sources import SOURCES
@@ -131,7 +131,7 @@ def _resolved(study: Study, points: list[tuple[Point, RunConfig]], data: DataSet
 
 
 def _check(config: RunConfig, data: DataSet, checked: set[Any]) -> None:
-    """Raises the errors that training would raise; skips what was `checked` with another point."""
+    """Raises the errors that training would raise. Skips models and data that are in `checked`, and adds new ones."""
     from favorit.model.outline import outline
     from favorit.training.loaders import build_loaders
     from favorit.training.optim import learning_rate_factor
@@ -146,12 +146,12 @@ def _check(config: RunConfig, data: DataSet, checked: set[Any]) -> None:
 
 
 def index_path(study: Study, options: Options, out: str | Path) -> Path:
-    """The file that stores the identifiers of a study's runs: computing them needs the data. It may be deleted."""
+    """The file that stores a study's run identifiers, which are computed from the data. It can be deleted safely."""
     return Path(out) / ".studies" / study.name / f"{study.meaning(options)}.json"
 
 
 def write_index(plan: Plan, out: str | Path) -> None:
-    """Stores the identifiers, unless some are unknown because data sets are missing."""
+    """Stores the run identifiers of a plan. Writes nothing if a data set is missing."""
     if plan.absent:
         return
     path = index_path(plan.study, plan.options, out)
@@ -160,7 +160,7 @@ def write_index(plan: Plan, out: str | Path) -> None:
 
 
 def stored_digests(*folders: str | Path | None) -> dict[str, str]:
-    """The digest of each data set that runs in these folders were trained on: it identifies runs without the data."""
+    """The digest of each data set that runs in these folders used. Run identifiers need the digest, not the data."""
     found: dict[str, str] = {}
     for run in (run for folder in folders if folder is not None for run in stored_runs(folder)):
         with suppress(FavoritError):  # a damaged run is reported where it is read
@@ -172,7 +172,7 @@ def stored_digests(*folders: str | Path | None) -> dict[str, str]:
 def entries(
     study: Study, options: Options, out: str | Path, data_dir: str | Path | None = None, pack: str | Path | None = None
 ) -> list[Entry]:
-    """The runs of a study, from its index if there is one (this needs neither torch nor data)."""
+    """The runs of a study. Reads its index if it exists, which needs neither torch nor data; otherwise plans it."""
     try:
         found = read_json(str(index_path(study, options, out)), points=list)
     except (OSError, FavoritError):

@@ -33,7 +33,7 @@ def written(point: Changes) -> str:
 
 
 def key(point: Changes) -> str:
-    """A text that is equal for equal changes, whatever their order."""
+    """Text that is equal for equal changes in any order."""
     return repr(sorted(point.items()))
 
 
@@ -68,17 +68,17 @@ class Points(Sequence[Changes]):
         return f"<{len(self)} points>"
 
     def __add__(self, others: Points) -> Points:
-        there = set(map(key, self))
+        keys = set(map(key, self))
         for point in others:
-            if key(point) in there:
+            if key(point) in keys:
                 raise FavoritError(
                     f"the point {written(point)} is on both sides of +: remove one, or use | to keep it once"
                 )
         return Points(*self, *others)
 
     def __or__(self, others: Points) -> Points:
-        there = set(map(key, self))
-        return Points(*self, *(point for point in others if key(point) not in there))
+        keys = set(map(key, self))
+        return Points(*self, *(point for point in others if key(point) not in keys))
 
     def __mul__(self, others: Points) -> Points:
         if common := {field for point in self for field in point} & {field for point in others for field in point}:
@@ -86,7 +86,7 @@ class Points(Sequence[Changes]):
         return Points(*({**one, **other} for one in self for other in others))
 
     def where(self, holds: Callable[[Changes], bool]) -> Points:
-        """The points for which `holds` is true; use `.get` for fields that only some points have."""
+        """The points for which `holds` returns true. Use `point.get` for fields that only some points have."""
         return Points(*(point for point in self if holds(point)))
 
 

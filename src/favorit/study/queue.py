@@ -1,4 +1,4 @@
-"""The results queue: a YAML list of studies in order of priority, whose missing runs are trained one after the other.
+"""The results queue: a YAML list of studies. Their missing runs are trained in the order of the list.
 
     - {study: hybrids, scale: small, seeds: [0, 1, 2], only: ["layout=all_standard", "*m=128*"]}
     - {study: kernels, scale: small}
@@ -100,7 +100,7 @@ class Queue:
         return RunCounts(len(done), len(self.failures()), len(self.missing()), len(blocked))
 
     def failures(self) -> dict[str, str]:
-        """By run identifier, one line for each run that failed or is damaged, with the first entry that contains it."""
+        """One line for each failed or damaged run, by run identifier. It names the first entry that has the run."""
         found: dict[str, str] = {}
         for planned in self.entries:
             for task in planned.report.plan.ready:
@@ -115,16 +115,16 @@ class Queue:
         return list(dict.fromkeys(f"not packed: {reason}" for reason in reasons))
 
     def update(self, event: TaskEvent) -> None:
-        """Passes an event on to all entries that contain the run, each with its own task."""
+        """Passes an event to all entries that contain the run, each with its own task."""
         for planned in self.entries:
             for task in [task for task in planned.report.missing.values() if task.id == event.task.id]:
                 planned.report.update(replace(event, task=task))
 
     def seconds_left(self, workers: int) -> float | None:
-        """Estimated seconds for the missing runs, from the runs that are complete; None if none is.
+        """Estimated seconds for the missing runs, from the time per image of complete runs. None without complete runs.
 
-        The time per image is the mean over complete runs with the same model and batch; else over those of the same
-        study; else over all.
+        The time per image is the mean over complete runs of the same `shape`, otherwise over those of the same study,
+        otherwise over all.
         """
         done = [
             (planned.report.plan.study.name, task.config, _seconds_per_image(planned.report, task))
@@ -177,8 +177,8 @@ def plan_queue(
     data_dir: str | Path | None = None,
     read_only: bool = False,
 ) -> Queue:
-    """The queue with the status of each run, from the runs in `out` and the packed runs in `pack`. Downloads missing
-    data sets and creates folders unless `read_only`.
+    """The queue with the status of each run, from the runs in `out` and the packed runs in `pack`. Unless `read_only`,
+    downloads missing data sets and creates the folders.
     """
     entries, problems = read_queue(path)
     queue = Queue(problems=problems)
@@ -207,8 +207,8 @@ def run_queue(
 ) -> Iterator[tuple[PlannedEntry, TaskEvent]]:
     """Trains the missing runs in order, and yields each event with the first entry that contains its run.
 
-    With `discard` the folder of each run that this call trained is deleted once the run is packed. Other folders stay:
-    the command that made them may have been run for the weights.
+    With `discard`, the folder of each run that this call trained is deleted once the run is packed. Folders of other
+    runs are kept, because their weights may be needed.
     """
     backend = choose_backend(workers=workers)
     for source, group in groupby(queue.missing(), key=_source):
@@ -226,19 +226,19 @@ def run_queue(
 
 @contextmanager
 def held_queue(*folders: str | Path | None) -> Iterator[None]:
-    """Holds the folders of a queue: another one would train the same runs. Released by the system when the process
-    ends.
+    """Locks the folders of a queue, so that no second queue trains the same runs. The system releases the locks when
+    the process ends.
     """
     with ExitStack() as stack:
         for folder in dict.fromkeys(Path(each).resolve() for each in folders if each is not None):
             folder.mkdir(parents=True, exist_ok=True)
             if not stack.enter_context(try_hold(folder / ".queue.lock")):
-                raise FavoritError(f"another queue works in {folder}: wait for it, or stop it")
+                raise FavoritError(f"another queue is running in {folder}: wait until it ends, or stop it")
         yield
 
 
 def _study_file(study: str, queue: str | Path) -> str:
-    """A study file's path, in the queue's folder if it is there; the name of a built-in study is unchanged."""
+    """The path of a study file in the queue's folder, or `study` unchanged if that folder has no such file."""
     path = Path(queue).parent / study
     return str(path) if study.endswith(".py") and path.is_file() else study
 
@@ -248,7 +248,7 @@ def _source(item: tuple[PlannedEntry, Task]) -> Source | None:
 
 
 def _images(report: Report, config: RunConfig) -> int:
-    """The training images of a run, summed over its epochs."""
+    """The number of training images of a run, summed over its epochs."""
     return config.train.epochs * trained_images(config, report.plan.images[config.data.name][0])
 
 

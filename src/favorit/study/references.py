@@ -14,10 +14,10 @@ from favorit.study.points import Changes, check_fields
 
 @dataclass(frozen=True)
 class Published:
-    """A published table and a function `point`, which maps a row to the fields of its point, or to the reason why no
-    point of the study matches.
+    """A published table, and a function `point` that maps a row to the fields of its point. The field value None means
+    that the point does not set the field.
 
-    The value None means that the point does not set the field.
+    If no point of the study matches a row, `point` returns the reason as text.
     """
 
     table: str
@@ -26,7 +26,7 @@ class Published:
 
 @cache
 def mapped_rows(each: Published) -> tuple[tuple[int, Mapping[str, Any] | str], ...]:
-    """The number of each row, counted from 1, with the fields of its point or the reason why it has none."""
+    """The number of each row, counted from 1, with the fields of its point or the reason why it has no point."""
     found = tuple(enumerate(map(each.point, published.read(each.table).rows), 1))
     check_fields({name for _, fields in found if not isinstance(fields, str) for name in fields})
     return found

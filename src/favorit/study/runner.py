@@ -23,9 +23,10 @@ from favorit.training.stored import has_ended
 
 @dataclass
 class Report:
-    """The status of a study by the names of its points: results of complete runs, errors of failed ones, missing tasks.
+    """The status of a study by the names of its points: results of complete runs, errors of failed runs, missing tasks.
 
-    Finished runs are packed into the folder `pack`, if given; `unpacked` has the reasons for those that could not be.
+    Finished runs are packed into the folder `pack`, if given. `unpacked` has the reason for each run that could not be
+    packed.
     """
 
     plan: Plan
@@ -37,7 +38,7 @@ class Report:
     missing: dict[str, Task] = field(default_factory=dict)
 
     def update(self, event: TaskEvent) -> None:
-        """Records an event of a backend; the error of a failed run is also written to its folder."""
+        """Records an event of a backend. Writes the error of a failed run to its folder, and packs finished runs."""
         name = event.task.name
         if isinstance(event, Ended):
             self.results[name] = event.result
@@ -53,8 +54,8 @@ class Report:
             self.pack_finished(event.task)
 
     def pack_finished(self, task: Task) -> bool:
-        """Packs the run of a task if it has finished in `out`, and returns True if it is now packed. Replaces a damaged
-        packed file.
+        """True if the run of a task is packed. Packs it first if it has finished in `out`; a damaged packed file is
+        replaced.
         """
         if self.pack is None:
             return False
@@ -89,14 +90,14 @@ def run(
     accelerator: str = "auto",
     listen: Callable[[TaskEvent], None] | None = None,
 ) -> Report:
-    """Trains the missing runs of a study (its name, its file or a Study) into `out`. The same call resumes an
+    """Trains the missing runs of a study (its name, its file or a Study) into `out`. Repeat the call to resume an
     interrupted study.
 
     Each finished run is packed into the folder `pack`, if given. Finished runs in `out` or `pack` are skipped.
 
-    The runs train in `workers` local processes, or on the Ray cluster at the address `ray`, where each takes `cpus`
-    CPUs and `gpus` GPUs. Every process imports the study's file, and so knows the components it registers. A script
-    that defines its own STUDY passes its file: `run(__file__)`.
+    Runs are trained in `workers` local processes, or on the Ray cluster at the address `ray`, where each run uses
+    `cpus` CPUs and `gpus` GPUs. Every process imports the study's file, so that the components it registers are known.
+    A script that defines its own STUDY passes its file: `run(__file__)`.
     """
     report, events = start(
         study,
@@ -132,9 +133,9 @@ def start(
     data_dir: str | Path | None = None,
     accelerator: str = "auto",
 ) -> tuple[Report, Generator[TaskEvent, None, None]]:
-    """`run` step by step: the report of what is there already, and a generator that trains the rest.
+    """Like `run`, but returns the report of the existing runs and a generator that trains the missing runs.
 
-    The report is up to date with each event. Closing the generator stops the workers.
+    The generator updates the report before it yields an event. Closing the generator stops the workers.
     """
     backend = choose_backend(workers=workers, ray=ray, cpus=cpus, gpus=gpus)
     study = study if isinstance(study, Study) else load_study(study)
@@ -155,7 +156,7 @@ def start(
 def train_tasks(
     backend: Backend, tasks: Sequence[Task], update: Callable[[TaskEvent], None], out: Path, **options: Any
 ) -> Generator[TaskEvent, None, None]:
-    """Trains tasks on a backend with its `options`; yields each event after `update` has received it."""
+    """Trains tasks on a backend with these `options`; yields each event after `update` has received it."""
     if not tasks:
         return
     with closing(backend(tasks, out, **options)) as events:
@@ -187,11 +188,11 @@ def survey(plan: Plan, out: str | Path, pack: str | Path | None = None) -> Repor
 
 
 def prepare(plan: Plan, out: str | Path, pack: str | Path | None = None) -> Report:
-    """`survey`, after creating the folders and indexes and packing finished runs that a kill left unpacked."""
+    """Like `survey`, but first creates the folders and indexes, and packs finished runs that a kill left unpacked."""
     Path(out).mkdir(parents=True, exist_ok=True)
     if pack is not None:
         create_pack_folder(pack)
-    for folder in _folders(out, pack):  # with the index, `study status` of either folder needs no data
+    for folder in _folders(out, pack):  # with an index in both folders, `study status` needs no data
         write_index(plan, folder)
     packing = Report(plan, Path(out), None if pack is None else Path(pack))
     for task in plan.ready:
@@ -211,7 +212,7 @@ def _folders(out: str | Path, pack: str | Path | None) -> list[str | Path]:
 def choose_backend(
     *, workers: int = 1, ray: str | None = None, cpus: int | None = None, gpus: float | None = None
 ) -> Backend:
-    """The backend: local workers, or the Ray cluster at the address `ray`, where each run takes `cpus` CPUs and `gpus`
+    """The backend: local workers, or the Ray cluster at the address `ray`, where each run uses `cpus` CPUs and `gpus`
     GPUs.
     """
     sizes: dict[str, Any] = {name: size for name, size in (("cpus", cpus), ("gpus", gpus)) if size is not None}
@@ -221,7 +222,7 @@ def choose_backend(
         return partial(cluster, address=ray, **sizes)
     if sizes:
         given = " and ".join(f"{name}={size:g}" for name, size in sizes.items())
-        raise FavoritError(f"{given}: only for runs on a Ray cluster; add --ray ADDRESS, or leave it out")
+        raise FavoritError(f"{given} is valid only for runs on a Ray cluster: add --ray ADDRESS, or remove it")
     from favorit.study.local import local
 
     return partial(local, workers=workers)
@@ -229,8 +230,8 @@ def choose_backend(
 
 @dataclass(frozen=True)
 class State:
-    """The status of one point: complete, failed, pruned, training, stopped, damaged, missing, or no data. `result` is
-    that of a complete run.
+    """The status of one point: complete, failed, pruned, training, stopped, damaged, missing, or no data. Only a
+    complete run has a `result`.
     """
 
     name: str
@@ -258,7 +259,7 @@ def status(
 
 
 def states(plan: Plan, out: str | Path, pack: str | Path | None = None) -> list[State]:
-    """The status of each task of a plan: "no data" if its run is missing and its data set is too."""
+    """The status of each task of a plan. It is "no data" if both the run and its data set are missing."""
     found = [_state(task.name, task.group, task.id, _folders(out, pack)) for task in plan.tasks]
     return [
         replace(state, status="no data") if state.status == "missing" and state.name in plan.absent else state
@@ -287,7 +288,7 @@ def _state(name: str, group: str, identifier: str, places: Sequence[str | Path])
 def records(
     states: Iterable[State], out: str | Path, pack: str | Path | None = None
 ) -> dict[str, list[tuple[dict[str, Any], list[dict[str, Any]]]]]:
-    """Result and epochs of each complete run, by the group of its point; damaged epoch records count as none."""
+    """(result, epochs) of each complete run, by the group of its point. Damaged epoch records are an empty list."""
     found: dict[str, list[tuple[dict[str, Any], list[dict[str, Any]]]]] = {}
     for state in states:
         if state.result is not None:

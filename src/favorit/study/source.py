@@ -1,7 +1,6 @@
-"""A study file: Python with STUDY = Study(...), which may register components of its own.
+"""A study file: a Python file with STUDY = Study(...), which may also register components.
 
-Worker processes and nodes build models from text, so they import the file too. A node may not have the file: its
-content is sent.
+Workers and nodes must import the file to know these components. A node may not have the file, so its content is sent.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from types import ModuleType
 
 from favorit.errors import FavoritError
 
-_imported: dict[str, tuple[bytes, ModuleType]] = {}  # by path: a process can register a component only once
+_imported: dict[str, tuple[bytes, ModuleType]] = {}  # by path, because a process can register a component only once
 
 
 @dataclass(frozen=True)
 class Source:
-    """The content of the file at `path`, and of the modules in its folder that it imports (`neighbors`, by relative
-    path).
+    """The content of the study file at `path`. `neighbors` has the modules that it imports from its own folder, as
+    (relative path, content).
     """
 
     path: str
@@ -39,7 +38,7 @@ class Source:
             raise FavoritError(f"study file {path}: {(error.strerror or str(error)).lower()}") from None
 
     def load(self) -> ModuleType:
-        """The module; imports it unless this process has, for example as the script that it runs."""
+        """The file's module. Imports it unless this process has imported this content or runs the file as a script."""
         path = os.path.abspath(self.path)
         content, module = _imported.get(path) or (self.content, _find(path))
         if module is None or content != self.content:
@@ -62,10 +61,10 @@ class Source:
     def _execute(self, path: str) -> ModuleType:
         module = ModuleType(f"favorit_study_{Path(path).stem}")
         module.__file__ = path
-        sys.modules[module.__name__] = module  # dataclasses look their module up there
+        sys.modules[module.__name__] = module  # dataclasses look up their module there
         try:
             with self._neighbors(os.path.dirname(path)) as folder:
-                sys.path.insert(0, folder)  # a script can import modules of its own folder
+                sys.path.insert(0, folder)  # the file can import modules of its folder, like a script
                 try:
                     exec(compile(self.content, path, "exec", dont_inherit=True), module.__dict__)
                 finally:
@@ -77,7 +76,7 @@ class Source:
 
     @contextmanager
     def _neighbors(self, folder: str) -> Iterator[str]:
-        """A folder with the neighbors: the file's own folder if they are unchanged there, else a temporary copy."""
+        """A folder with the neighbors: the file's own folder if it has them unchanged, otherwise a temporary copy."""
         if all(
             Path(folder, name).is_file() and Path(folder, name).read_bytes() == content
             for name, content in self.neighbors
@@ -96,17 +95,18 @@ def _find(path: str) -> ModuleType | None:
 
 
 def _file(module: ModuleType) -> str | None:
-    return getattr(module, "__dict__", {}).get("__file__")  # getattr makes some lazy modules import
+    # getattr(module, "__file__") triggers imports of some lazy modules.
+    return getattr(module, "__dict__", {}).get("__file__")
 
 
 def error_line(error: BaseException) -> str:
-    """An error in one line, with its type in front unless it is a FavoritError."""
+    """An error in one line, with its type first unless it is a FavoritError."""
     text = " ".join(str(error.msg if isinstance(error, SyntaxError) else error).split())
     return text if isinstance(error, FavoritError) else f"{type(error).__name__}: {text}"
 
 
 def _line(error: BaseException, path: str) -> str:
-    """The last line of the file in the traceback."""
+    """The last line number of the file in the traceback, such as ", line 3"; empty if there is none."""
     if isinstance(error, SyntaxError) and error.filename == path:
         return f", line {error.lineno}"
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]

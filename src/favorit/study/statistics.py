@@ -47,7 +47,7 @@ class Difference:
 
 
 def aggregate(values: Sequence[float]) -> Interval:
-    """mean +- t(n - 1) s / sqrt(n), with t the 97.5 % point of Student's distribution."""
+    """mean +- t(n - 1) s / sqrt(n), where t is the 97.5 % quantile of Student's distribution."""
     if not len(values):
         raise FavoritError("no values to aggregate: give the value of at least one run")
     n, mean = len(values), fmean(values)
@@ -67,9 +67,10 @@ def _student(freedom: int) -> float:
 def paired_bootstrap(correct_a: Any, correct_b: Any, *, draws: int = 10_000, seed: int = 0) -> Difference:
     """The difference in accuracy on the same images, with a 95 % bootstrap interval over images and seeds.
 
-    Each draw resamples images with replacement, the same ones for both variants. Of S > 1 seeds it resamples S - 1:
-    their mean varies as much as the mean of S seeds. With one seed the interval holds for these weights only, not for
-    other seeds. Images with equal outcomes in all runs are interchangeable, so only their counts are drawn.
+    Each draw resamples images with replacement, the same images for both variants. With S > 1 seeds it draws S - 1 of
+    them with replacement, because the mean of these draws varies as much as the mean of S independent seeds. With one
+    seed the interval holds for these weights only, not for other seeds. Images with equal outcomes in all runs are
+    interchangeable, so only their counts are drawn.
     """
     a, b = _runs_by_images(correct_a), _runs_by_images(correct_b)
     images = a.shape[1]
@@ -106,8 +107,8 @@ def _seed_weights(seeds: int, draws: int, generator: np.random.Generator) -> np.
 
 
 def mcnemar(correct_a: Any, correct_b: Any) -> float:
-    """The p-value of McNemar's exact test: the probability that a fair coin splits the images that only one run gets
-    right at least as unevenly.
+    """The p-value of McNemar's exact test. It is the probability that fair coin flips split the images on which exactly
+    one run is right at least as unevenly as observed.
     """
     from scipy.special import bdtr
 
@@ -148,7 +149,7 @@ def _stem(config: RunConfig) -> str:
 
 
 def _tokens(config: RunConfig) -> int:
-    """The number of tokens of the grid. The stem is built on the meta device: its weights are not needed."""
+    """The number of tokens of the grid. The stem is built on the meta device, because its weights are not needed."""
     import torch
 
     from favorit.model import STEMS
@@ -195,7 +196,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two variants on the same test images. `p` is McNemar's, for one run of each; `confounded` lists confounders.
+    """Two variants on the same test images. `p` is McNemar's p-value, or None if a variant has several runs.
 
     `published_a` and `published_b` are the published accuracies of runs that match a built-in study.
     """
@@ -232,7 +233,7 @@ class Comparison:
 
 
 def read_variant(folders: Sequence[str | Path]) -> Variant:
-    """The runs in these folders or packed files, with their predictions. They may differ only in seed and fold."""
+    """The variant of these run folders or packed files, whose runs may differ only in seed and fold."""
     from favorit.training import Run
     from favorit.training.find import open_run
 

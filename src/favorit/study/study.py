@@ -28,8 +28,8 @@ REPEATS = ("seed", "data.fold")
 class Options:
     """How a study is run: protocol, epochs, images, seeds, points and scale.
 
-    `subset` is the number of training images and of test images. `only` is a part of a point's name, a pattern with *
-    and ?, or a tuple of these: points that match none of them are left out.
+    `subset` is the number of training images and the number of test images. `only` is a part of a point's name, a
+    pattern with * or ?, or a tuple of these. Points that match none of them are left out.
     """
 
     protocol: str = "published"
@@ -57,7 +57,7 @@ class Options:
 
     @property
     def shown_scale(self) -> str:
-        """The scale as tables show it, with the changes of --epochs and --subset."""
+        """The scale with the changes of --epochs and --subset, as text for tables."""
         shortened = [f"{self.epochs} epochs"] if self.epochs is not None else []
         shortened += [f"{self.subset} images"] if self.subset is not None else []
         return ", ".join([self.scale, *shortened])
@@ -71,21 +71,21 @@ class Scale:
     points: Points | None = None
 
 
-# Scales that every study has; its own scales override them.
+# Scales of every study. A study's own scales override them.
 SCALES = {FULL: Scale(), "smoke": Scale({"train.epochs": 1, "data.subset": 256, "data.test_subset": 256})}
 
 
 @dataclass(frozen=True)
 class Point:
-    """One run of a study. `name` has the fields that distinguish it, `group` the same fields without REPEATS."""
+    """One run of a study. `name` has the fields that distinguish the point, `group` these fields without REPEATS."""
 
     name: str
     group: str
     changes: Changes
 
     def matches(self, pattern: str) -> bool:
-        """True if the pattern matches the point's name or group. `data=...` matches even if all points share the data
-        set, and their names do not show it.
+        """True if the pattern matches the point's name or group. `data=...` also matches if the names do not show the
+        data set because all points share it.
         """
         data = f"data={self.changes.get('data.name')} "
         names = {self.name, self.group, *(data + each for each in (self.name, self.group) if not each.startswith(data))}
@@ -155,9 +155,9 @@ class Study:
         return [point for point in points if not options.patterns or any(map(point.matches, options.patterns))]
 
     def _merged(self, seeds: Sequence[int], scale: Scale = SCALES[FULL]) -> list[Changes]:
-        """The changes of every point of a scale, one for each seed; two equal points are an error."""
+        """The changes of every point of a scale, once for each seed. Two equal points are an error."""
         merged: list[Changes] = list(self.points if scale.points is None else scale.points)
-        if seeds:  # these replace the points' own seeds
+        if seeds:  # they replace the points' own seeds
             without = [{name: value for name, value in changes.items() if name != "seed"} for changes in merged]
             merged = [
                 {**changes, "seed": seed}
@@ -198,9 +198,9 @@ class Study:
         return config
 
     def meaning(self, options: Options) -> str:
-        """An identifier of the configurations, options and version of a study."""
+        """An identifier of the study's configurations, the options and the version of favorit."""
         chosen = asdict(replace(options, only=options.patterns))
-        # Without the seeds, which are in the options: thousands of configurations take a second.
+        # Leaves out the seeds, which are in the options: building thousands of configurations takes a second.
         variants = self.configs(replace(options, seeds=(), only=None))
         return identify([__version__, chosen, {name: config.changed() for name, config in variants.items()}])
 
@@ -254,9 +254,10 @@ def matches(name: str, pattern: str) -> bool:
 
 
 def _names(points: Sequence[Changes], base: Changes, default: str) -> list[str]:
-    """A name for each point: the fields that distinguish the points, and no others; `default` for a point with none.
+    """A name for each point, made of the fields that distinguish the points. A point that sets none of them is named
+    `default`.
 
-    A name has a field only if its point sets it; otherwise the base's value applies.
+    A name has a field only if its point sets it. Otherwise the base's value applies.
     """
     fields = sorted(dict.fromkeys(name for changes in points for name in changes), key=lambda name: name in REPEATS)
     whole = [{**base, **changes} for changes in points]
@@ -269,14 +270,14 @@ def _names(points: Sequence[Changes], base: Changes, default: str) -> list[str]:
     for name in fields:
         if count_distinct([*kept, name]) > count_distinct(kept):
             kept.append(name)
-    # Drops each field that the others make redundant, both among all fields and among those that every point sets: a
-    # reader does not notice that a field is absent.
+    # Drops redundant fields: those without which as many points are distinct. This must hold for all kept fields and
+    # for the kept fields that every point sets, because a reader does not notice that a name lacks a field.
     for name in reversed(kept):
         before = (kept, [other for other in kept if None not in columns[other]])
         after = [[other for other in names if other != name] for names in before]
         if name != "data.name" and list(map(count_distinct, after)) == list(map(count_distinct, before)):
             kept = after[0]
-    # Short names: the last part of the field, but the section for data.name (data=cifar10).
+    # Short names are the last part of the field; data.name is shown as data (data=cifar10).
     short = {name: name.removesuffix(".name").rpartition(".")[2] for name in kept}
     shown = {name: text if list(short.values()).count(text) == 1 else name for name, text in short.items()}
     return [

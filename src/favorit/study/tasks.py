@@ -1,4 +1,4 @@
-"""Tasks of a runner, the events it yields, and the interface of a backend (local processes or a cluster).
+"""The tasks of a runner, the events that it yields, and the interface of a backend (local processes or a cluster).
 
 A backend is a generator function `backend(tasks, out, source=..., ...)`. It trains every task into `out`/<id> in
 processes that have imported the study's file, resumes interrupted runs, retries a task whose process died, and yields
@@ -28,7 +28,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Began:
-    """A worker starts or resumes the task after `step` optimizer steps; `where` is the worker's name."""
+    """A worker starts or resumes the task after `step` optimizer steps. `where` is the name of the worker or node."""
 
     task: Task
     step: int
@@ -37,7 +37,7 @@ class Began:
 
 @dataclass(frozen=True)
 class Trained:
-    """One epoch is trained, validated and saved; `record` is its line of epochs.jsonl."""
+    """One epoch is trained, validated and saved. `record` is its line of epochs.jsonl."""
 
     task: Task
     record: dict[str, Any]
@@ -45,7 +45,7 @@ class Trained:
 
 @dataclass(frozen=True)
 class Ended:
-    """The task is complete; `result` is the content of result.json. `elsewhere`: another runner trained it."""
+    """The task is complete. `result` is its result.json; `elsewhere` is true if another runner trained it."""
 
     task: Task
     result: dict[str, Any]
@@ -54,7 +54,7 @@ class Ended:
 
 @dataclass(frozen=True)
 class Broke:
-    """The task failed, or is postponed (`later`) because the time limit is reached. Other tasks continue."""
+    """The task failed, or is postponed (`later` is true) because the time is up. Other tasks continue."""
 
     task: Task
     error: str

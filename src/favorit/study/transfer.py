@@ -1,7 +1,7 @@
-"""Transfer of a run folder between the driver and a node: its files as bytes by name.
+"""Transfers a run folder between the driver and a node: maps file names to their content.
 
-There need not be a shared file system. Received names are not trusted: only files of a run and of its checkpoints are
-written.
+No shared file system is needed. Received names are not trusted: only names of run files and checkpoint files are
+accepted.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ _NAME = re.compile(r"(?:checkpoint-(?P<step>[0-9]+)/)?(?P<file>[A-Za-z0-9_-]+\.(
 
 
 def read_contents(folder: RunFolder) -> Contents:
-    """The files that resuming or reading the run needs: its own, and those of the newest checkpoint."""
+    """The files needed to resume or read the run: those in its folder, and those of the newest checkpoint."""
     folders = [folder.path, *folder.checkpoints()[-1:]]
     files = {path.relative_to(folder.path).as_posix(): path for each in folders for path in each.iterdir()}
     return {name: path.read_bytes() for name, path in files.items() if _NAME.fullmatch(name)}
 
 
 def write_contents(contents: Contents, folder: RunFolder) -> None:
-    """Writes received files. A kill at any moment leaves a run that can be resumed: records and weights are written
-    before the checkpoint that refers to them, a checkpoint appears as a whole, and the result comes last.
+    """Writes received files. After a kill at any moment the run can be resumed: records and weights are written before
+    the checkpoint that refers to them, a checkpoint appears only when all its files are written, and the result is
+    written last.
     """
     files: Contents = {}
     checkpoints: dict[int, Contents] = {}
@@ -45,7 +46,7 @@ def write_contents(contents: Contents, folder: RunFolder) -> None:
         folder.write_checkpoint(step, partial(_fill, checkpoint))
     if result is not None:
         _write(folder.path / "result.json", result)
-        if not checkpoints:  # a complete run has none
+        if not checkpoints:  # a complete run has no checkpoints
             folder.tidy()
 
 

@@ -24,15 +24,15 @@ from favorit.training.events import Begin, Checkpoint, Epoch, Event, Step
 from favorit.training.folder import HeldError
 from favorit.workers import Parent
 
-DATA_SETS = 2  # that a process keeps in memory
+DATA_SETS = 2  # number of data sets that a process keeps in memory
 
 
 @dataclass(frozen=True)
 class Order:
-    """How a worker trains. `workers` of `threads` threads each share the machine. After `deadline` (monotonic time)
-    runs stop at their next checkpoint.
+    """How a worker trains. `workers` processes of `threads` threads each share the machine. After `deadline` (monotonic
+    time), runs stop at their next checkpoint.
 
-    `source` is the file of the study, which registers its components when imported.
+    `source` is the study's file. Importing it registers its components.
     """
 
     name: str
@@ -48,13 +48,13 @@ class Order:
 
 @dataclass(frozen=True)
 class Held:
-    """Another process holds the run of the task."""
+    """Another process holds the lock of the task's run."""
 
     task: Task
 
 
 class _TimeIsUpError(Exception):
-    """Stops training; the run is saved and can be resumed."""
+    """Stops training after a checkpoint, so that the run can be resumed."""
 
 
 def work(parent: Parent, order: Order) -> None:
@@ -70,7 +70,7 @@ def work(parent: Parent, order: Order) -> None:
 
 
 def _attempt(task: Task, order: Order, read: Any, send: Callable[[TaskEvent], None]) -> Ended | Broke | Held:
-    """Trains a task until it completes, fails, or the time is up."""
+    """Trains a task until it is complete, it fails, or the time is up."""
     from favorit.training.run import train
 
     began = False
@@ -116,7 +116,7 @@ def _attempt(task: Task, order: Order, read: Any, send: Callable[[TaskEvent], No
 
 
 def release_memory() -> None:
-    """Frees the memory of the last run, and resets the process's peak memory: each run reports its own."""
+    """Frees the memory of the last run, and resets the peak memory of the process, because each run reports its own."""
     gc.collect()
     gc.freeze()  # excludes the imported libraries from later collections
     if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:

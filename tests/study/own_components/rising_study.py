@@ -1,4 +1,4 @@
-"""A user's study with its own kernel, whose default comes from a module in the same folder."""
+"""A user's study that registers a kernel. The kernel's default width comes from a module in the same folder."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def rising(x: Tensor, width: float = WIDTH) -> Tensor:
 
 STUDY = Study(
     name="rising",
-    question="Does a kernel of one's own train as any other?",
+    question="Does a custom kernel train like a built-in one?",
     base={
         "data.name": "synthetic(size=8, classes=3, train=96, test=48)",
         "model.stem": "patch(4)",
