@@ -90,7 +90,7 @@ def test_list_names_every_component(command, kind):
 
 def test_list_shows_formulas_with_their_brackets(command):
     out = " ".join(command("list", "positions")[1].split())
-    assert "[sin, cos](column w)" in out
+    assert "[sin(column w), cos(column w), sin(row w), cos(row w)]" in out
     assert "table[n]" in out
 
 

@@ -117,7 +117,7 @@ def test_call_on_another_device_uses_the_direct_form(spec: str, dtype: torch.dty
         assert table[0].implementation is route.direct
         assert mixer.explain(q, k, v) == table[0].reason
         assert mixer.explain(q, k, k) == table[0].reason
-        assert mixer.explain_read(q, meta_tokens()) == route.PROJECTED.reason
+        assert mixer.explain_read(q, meta_tokens()) == f"{route.PROJECTED.reason}; {table[0].reason}"
 
 
 @pytest.mark.parametrize("spec", ["favor(m=8)", "relu(m=8)", "sincos(m=8)"])
