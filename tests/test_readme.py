@@ -1,42 +1,16 @@
-"""The README is true: its Python lines run, its commands and options exist, its links and pictures exist."""
+"""The README is true: its Python lines run, its links and pictures exist. `tests/docs` checks its commands."""
 
 from __future__ import annotations
 
 import re
-import shlex
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import pytest
-import typer
-
-from favorit.cli.main import app
 from favorit.study.load import built_in
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 # Two screens of about 60 lines.
 MOST_LINES = 130
-
-
-def commands() -> Iterator[list[str]]:
-    """The words of each `favorit ...` line in fenced blocks, without comments."""
-    for block in re.findall(r"^```\w*\n(.*?)^```", README, re.S | re.M):
-        for line in block.splitlines():
-            words = shlex.split(line, comments=True)
-            if words[:1] == ["favorit"]:
-                yield words[1:]
-
-
-@pytest.mark.parametrize("words", [*commands()], ids=" ".join)
-def test_command_and_options_exist(words: list[str]) -> None:
-    command: Any = typer.main.get_command(app)
-    while hasattr(command, "commands"):
-        assert words[0] in command.commands, f"no command {words[0]!r}"
-        command, words = command.commands[words[0]], words[1:]
-    known = {option for parameter in command.params for option in parameter.opts} | {"--help"}
-    assert {word for word in words if word.startswith("-")} <= known
 
 
 def test_five_lines_of_python_run() -> None:

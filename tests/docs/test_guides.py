@@ -1,4 +1,4 @@
-"""Commands of the guides parse, their Python runs, and their lines wrap at 100 columns."""
+"""Commands of the README and the guides parse, Python of the guides runs, lines wrap at 100 columns."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from favorit.tuning.distributions import build_distribution
 
 ROOT = Path(__file__).parents[2]
 GUIDES = {path.stem: path.read_text() for path in sorted((ROOT / "docs").glob("*.md"))}
+README = (ROOT / "README.md").read_text()
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.M | re.S)
 
 
@@ -24,9 +25,9 @@ def blocks(text: str, language: str) -> list[str]:
 
 COMMANDS = [
     line.partition(" #")[0].strip()
-    for text in GUIDES.values()
+    for text in (README, *GUIDES.values())
     for body in blocks(text, "")
-    for line in body.splitlines()
+    for line in body.replace("\\\n", "").splitlines()
     if line.startswith("favorit ")
 ]
 
