@@ -6,16 +6,12 @@ import pytest
 import torch
 
 from favorit.attention import KERNELS, MIXERS, Linear
-from favorit.attention.cpu.limits import Limits
 from favorit.selftest import cases
 from favorit.selftest.checks import MIXER_CHECKS, PROMISES
 from favorit.selftest.inputs import builder, case_builder
 
 CASES = [(name, case) for table in (cases.MIXERS, cases.RAW) for name, case in table.items()]
 SPECS = [(name, spec) for name, case in CASES for spec in case.specs]
-
-# These limits force the blocked implementations for all inputs, with blocks of a few tokens.
-BLOCKS = Limits(one_thread=0, few_features=0, block_elements=64 * 24, fewest_weights=1)
 
 
 def test_every_registered_mixer_has_an_entry() -> None:
@@ -44,19 +40,6 @@ def test_kernel_returns_its_declared_number_of_features(spec: str) -> None:
 )
 def test_mixer_conforms(case: cases.Case, spec: str, check: str) -> None:
     MIXER_CHECKS[check](case_builder(case, spec))
-
-
-@pytest.mark.parametrize(
-    ("case", "spec", "check"),
-    [
-        pytest.param(case, spec, check, id=f"{spec}-{check}")
-        for name, case, spec, check in PROMISES
-        if name in KERNELS or name == "softmax"
-    ],
-)
-def test_mixer_conforms_in_blocks(case: cases.Case, spec: str, check: str) -> None:
-    """With the implementations for large inputs."""
-    MIXER_CHECKS[check](case_builder(case, spec, BLOCKS))
 
 
 @pytest.mark.parametrize(("spec", "check"), [(case.specs[0], check) for _, case in CASES for check in case.excused])
