@@ -75,7 +75,7 @@ def test_kernels_of_extending_guide_match_their_explicit_weights(monkeypatch: py
     for body in blocks(GUIDES["extending"], "python"):
         exec(body, {})
     q, k, v = torch.randn(3, 2, 2, 9, 4, generator=torch.Generator().manual_seed(0))
-    for spec in ("softsign(width=0.5, m=16)", "taylor"):
+    for spec in ("softsign(width=0.5, m=16)", "direction"):
         mixer = MIXERS.build(spec, heads=2, head_dim=4, tokens=9, prefix=0, layer=0, seed=0)
         torch.testing.assert_close(mixer(q, k, v), mixer.weights(q, k) @ v)
 

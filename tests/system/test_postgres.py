@@ -78,9 +78,9 @@ def searched(server: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("searched")
     shared, machines = ({**OPTIONS, "storage": server, "name": name} for name in ("shared", "machines"))
     jobs = [
-        dict(out=str(out / "both"), options=shared, beside=True),
+        dict(out=str(out / "both"), options=shared, concurrent=True),
         dict(out=str(out / "both"), options=shared),
-        dict(out=str(out / "one"), options=machines, place="epoch 3", beside=True),
+        dict(out=str(out / "one"), options=machines, place="epoch 3", concurrent=True),
         dict(out=str(out / "two"), options=machines),
     ]
     (out / "jobs.json").write_text(json.dumps(jobs))
