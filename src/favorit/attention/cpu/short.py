@@ -25,7 +25,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, kernel: Ker
     if key_mask is not None:
         r = mask_keys(r, u, key_mask)
     if is_causal:
-        return causal_attention(phi_q, u, r, v)
+        return causal_attention(phi_q, u, r, v, on_cpu.floor(kernel))
     shape = (*q.shape[:-1], v.shape[-1])
     phi_q, u, v = phi_q.flatten(0, 1), u.flatten(0, 1), v.flatten(0, 1)
     if r is not None:
