@@ -196,7 +196,7 @@ def test_mixer_can_be_pickled(spec: str) -> None:
 
 
 def test_causal_backward_writes_linearly_many_elements() -> None:
-    """Each block of tokens writes gradients of its own size, so twice the tokens write twice the elements."""
+    """The gradients of a block have the size of the block, so twice the tokens write twice the elements."""
 
     def count_written(tokens: int) -> int:
         mixer = builder("relu(m=16)")(head_dim=4, tokens=tokens, causal=True)

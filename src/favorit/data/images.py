@@ -39,7 +39,7 @@ class Images:
 class DataSet:
     """A named data set. `mean` and `std` are per channel on the 0..1 scale.
 
-    `validation` is None if the data set has no validation part of its own.
+    `validation` is None if the data set has no validation part.
     """
 
     name: str
