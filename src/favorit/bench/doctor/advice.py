@@ -68,7 +68,7 @@ def _advise_other(layer: Finding) -> Advice:
         return _change(layer, UNIFORM, f"{UNIFORM} is enough", reason)
     if cheapest is not None:
         # If the kernel is the same, new random features have a smaller error than the layer's own, because training
-        # has adapted the model to the errors of its own features.
+        # has adapted the model to the errors of its features.
         redraw = " with new random features: set train.redraw to draw new features during training"
         closer = f"{cheapest} follows softmax, error {layer.errors[cheapest]:.2g}{redraw if same_kernel else ''}"
     elif min(layer.errors[name] for name in _tried(layer)) >= own:
