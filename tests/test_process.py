@@ -14,7 +14,15 @@ from typing import Any
 import pytest
 
 from favorit import RunConfig, process, workers
-from favorit.process import ALLOCATOR, SPIN_COUNT, SPINNING, as_shipped, environment, spin_settings, worker_settings
+from favorit.process import (
+    ALLOCATOR,
+    SPIN_COUNT,
+    SPINNING,
+    default_environment,
+    environment,
+    spin_settings,
+    worker_settings,
+)
 from favorit.study import cluster, local
 from favorit.study.tasks import Task
 from favorit.tuning.worker import work_in_processes
@@ -188,13 +196,13 @@ def test_ray_worker_has_the_settings(
 
 
 @choices
-def test_as_shipped_drops_favorits_settings_and_keeps_the_users(
+def test_default_environment_drops_favorits_settings_and_keeps_the_users(
     chosen: dict[str, str], expected: dict[str, str], no_settings: pytest.MonkeyPatch
 ) -> None:
     set_all(no_settings, chosen)
     assert spin_settings() == expected
     set_all(no_settings, {**worker_settings(), "OTHER": "kept"})  # the environment of a command and its workers
-    found = as_shipped()
+    found = default_environment()
     assert spinning(found) == chosen
     assert not found.keys() & set(ALLOCATOR)
     assert found["OTHER"] == "kept"

@@ -38,7 +38,10 @@ class Config(BaseModel):
         return type(self)(**{**{name: getattr(self, name) for name in self.model_fields_set}, **changes})
 
     def changed(self) -> dict[str, Any]:
-        """The fields that differ from their defaults, as JSON data. A new field with a default keeps identifiers."""
+        """The fields that differ from their defaults, as JSON data.
+
+        Adding a field with a default therefore does not change existing run ids.
+        """
         return self.model_dump(mode="json", exclude_defaults=True)
 
 
@@ -146,11 +149,11 @@ class DataConfig(Config):
 class TrainConfig(Config):
     """The optimizer, its schedule, and which weights are tested.
 
-    The learning rate is the schedule times a linear warmup over `warmup` epochs. `select` chooses the weights to test:
-    those of the epoch with the best `monitor` on validation images, or those of the last epoch. `patience` stops
-    training after that many epochs without improvement. `ema` is the decay of a moving average of the weights; the
-    average is validated and tested instead of the weights. `redraw` draws new random features each epoch, every k
-    steps, or never. `class_weights` weights the loss of each class: True weights it by inverse frequency; a tuple such
+    The learning rate is `lr` times the schedule times a linear warmup over `warmup` epochs. `select` chooses the
+    weights to test: those of the epoch with the best `monitor` on validation images, or those of the last epoch.
+    `patience` stops training after that many epochs without improvement. `ema` is the decay of a moving average of the
+    weights; the average is validated and tested instead of the weights. `redraw` draws new random features each epoch,
+    every k steps, or never. `class_weights` weights the loss of each class: True weights it by inverse frequency; a tuple such
     as `(1, 1, 1, 1.5, 1, 1.5, 1, 1, 1, 1)` gives one weight per class. The weights are scaled to a mean of 1 over the
     training images. `test_batch_size` is the batch size of timed inference. `watch="test"` also evaluates the test set
     after each epoch, to reproduce published work that does so. It changes neither the weights nor their selection, and

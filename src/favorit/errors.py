@@ -18,7 +18,7 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> FavoritError:
     return FavoritError(f"unknown {kind} {name!r}: {hint}known: {', '.join(names) or 'none'}")
 
 
-def positive(**values: object) -> None:
+def check_positive(**values: object) -> None:
     """Raises an error for the first value that is not an integer of at least 1."""
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:

@@ -77,7 +77,8 @@ def split_parameter(name: str) -> tuple[str, str]:
 def parse_settings(settings: Iterable[str], sections: tuple[str, ...], fields: tuple[str, ...] = ()) -> dict[str, Any]:
     """Values of `--set`: ['model.dim=128', 'seed=3'] -> {'model': {'dim': 128}, 'seed': 3}.
 
-    Other sections and top-level fields are rejected. Values are parsed by `spec.literal`.
+    Raises an error for a section not in `sections` or a top-level field not in `fields`. Values are parsed by
+    `spec.literal`.
     """
     found: dict[str, Any] = {section: {} for section in sections}
     for setting in settings:

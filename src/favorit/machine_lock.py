@@ -2,8 +2,8 @@
 
 There are two lock files. A benchmark holds `gate` exclusively, and workers test it after each step. Workers hold
 `active` shared while they compute, and a benchmark takes it exclusively once they have paused. Workers cannot take
-`active` again while a benchmark holds `gate`, so any number of workers cannot starve it. The operating system
-releases the locks of a process that dies.
+`active` again while a benchmark holds `gate`, so a benchmark is never starved, however many workers run. The operating
+system releases the locks of a process that dies.
 """
 
 from __future__ import annotations

@@ -61,9 +61,10 @@ def gemm_limit(repeats: int = 7) -> float:
 def cache_penalty(elements: int = 1 << 18, repeats: int = 31) -> float:
     """Slowdown of an operation when half of its input was written by another core; 1 with one thread.
 
-    Threads split a tensor into equal parts. The second of two overlapping windows therefore reads elements that the
-    other core wrote for the first. Cores without a common cache pay this penalty in every step of a model. The
-    host may move a virtual machine to cores with or without a common cache within minutes.
+    Threads split a tensor into equal parts. There are two windows, and half of the second is also in the first. When
+    the second window is updated, this half is read by another core than the one that wrote it while updating the first.
+    Cores without a common cache pay this penalty in every step of a model. The host may move a virtual machine to cores
+    with or without a common cache within minutes.
     """
     window = torch.zeros(elements + elements // 2)
     first, second = window[:elements], window[elements // 2 :]

@@ -62,8 +62,8 @@ def worker_settings() -> dict[str, str]:
     return {**dict.fromkeys(ALLOCATOR, str(MAX_KEPT_BUFFER)), **spin_settings()}
 
 
-def as_shipped() -> dict[str, str]:
-    """The environment of this process without favorit's settings. The user's own spin settings stay."""
+def default_environment() -> dict[str, str]:
+    """The environment of this process with default settings instead of favorit's. The user's own spin settings stay."""
     ours = (SPINNING[0], SPIN_COUNT)
     return {name: value for name, value in os.environ.items() if name not in ALLOCATOR and (name, value) != ours}
 

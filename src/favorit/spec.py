@@ -216,6 +216,7 @@ class Registry(Generic[T]):
         self.noun = noun
         self.context = frozenset(context)
         self._entries: dict[str, Entry[T]] = {}
+        self._aliases: dict[str, str] = {}
 
     def add(
         self,
@@ -225,18 +226,22 @@ class Registry(Generic[T]):
         rest: str | None = None,
     ) -> None:
         """Registers a builder. If its signature is `**values`, `parameters` lists its parameters."""
-        if name in self._entries:
+        if name in self:
             raise FavoritError(f"the {self.noun} {name!r} is registered twice")
         own = parameters_of(builder, ("self",))
         user = {key: p for key, p in (parameters or own).items() if key not in self.context}
         context = self.context if parameters is not None else self.context & own.keys()
         self._entries[name] = Entry(name, builder, user, frozenset(context), rest)
 
-    def register(self, name: str, rest: str | None = None) -> Callable[[Callable[..., T]], Callable[..., T]]:
-        """The decorator form of `add`."""
+    def register(
+        self, name: str, rest: str | None = None, alias: str | None = None
+    ) -> Callable[[Callable[..., T]], Callable[..., T]]:
+        """The decorator form of `add`. `alias` is another spelling, which `canonical` replaces by the name."""
 
         def decorate(builder: Callable[..., T]) -> Callable[..., T]:
             self.add(name, builder, rest=rest)
+            if alias is not None:
+                self._aliases[alias] = name
             return builder
 
         return decorate
@@ -245,12 +250,12 @@ class Registry(Generic[T]):
         return iter(self._entries)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._entries
+        return name in self._entries or name in self._aliases
 
     def __getitem__(self, name: str) -> Entry[T]:
-        if name not in self._entries:
+        if name not in self:
             raise unknown(self.noun, name, self._entries)
-        return self._entries[name]
+        return self._entries[self._aliases.get(name, name)]
 
     def canonical(self, spec: str | Spec) -> Spec:
         """The spec with named parameters, in the order of the signature, without those that equal their default."""
@@ -258,7 +263,7 @@ class Registry(Generic[T]):
         entry = self[spec.name]
         values = entry.resolve(spec)
         return Spec(
-            spec.name,
+            entry.name,
             (),
             {key: values[key] for key, p in entry.parameters.items() if key in values and values[key] != p.default},
         )

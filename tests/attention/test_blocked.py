@@ -18,7 +18,7 @@ from favorit.attention.mixer import UnprojectedTokens
 from favorit.selftest.inputs import assert_close, builder, gradients, tensors
 
 KERNELS = ["relu(m=24)", "favor(m=24)", "relu(m=8, learned=True)", "mixture", "learned(m=5)"]
-ALWAYS_BLOCKED = Limits(one_thread=0, few_features=0)
+ALWAYS_BLOCKED = Limits(one_thread=0, few_feature_elements=0)
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -63,7 +63,7 @@ def test_causal_parts_equal_the_whole_for_every_part_size(
     spec: str, elements: int, num_parts: int, masked: bool
 ) -> None:
     """Outputs and gradients in fp64. Parts are single heads, single images, or the whole batch."""
-    limits = Limits(one_thread=0, few_features=0, block_elements=elements)
+    limits = Limits(one_thread=0, few_feature_elements=0, block_elements=elements)
     mixer = builder(spec, limits)(head_dim=6, tokens=150, causal=True).double()
     assert isinstance(mixer, Linear)
     q, k, v = tensors(140, 6, n_keys=150, dtype=torch.float64)
@@ -168,7 +168,7 @@ def test_blocks_accept_views_of_a_packed_projection(spec: str, elements: int) ->
     """q, k and v are not contiguous, as in the layer. Blocks are single heads, at most 8 of 15 heads, at most 2 of 5
     images, or the whole batch.
     """
-    limits = Limits(one_thread=0, few_features=0, fewest_weights=0, block_elements=elements)
+    limits = Limits(one_thread=0, few_feature_elements=0, fewest_weights=0, block_elements=elements)
     mixer = builder(spec, limits)(head_dim=8, tokens=70)
     packed = torch.randn(5, 70, 3, 3, 8, requires_grad=True)
     q, k, v = (part.transpose(1, 2) for part in packed.unbind(2))

@@ -26,7 +26,7 @@ D = 6
 CASES = [(name, case) for table in (cases.MIXERS, cases.RAW) for name, case in table.items()]
 FORMULAS = {spec: formula for _, case in CASES for spec, formula in case.formulas.items()}
 # Limits that force each implementation, by test id.
-LIMITS = {"all at once": Limits(), "in blocks": Limits(one_thread=0, few_features=0, block_elements=64 * 9)}
+LIMITS = {"all at once": Limits(), "in blocks": Limits(one_thread=0, few_feature_elements=0, block_elements=64 * 9)}
 
 
 def test_every_kernel_has_a_formula_for_one_of_its_variants() -> None:

@@ -58,7 +58,7 @@ def read_first_token(layer: Attention) -> tuple[torch.Tensor, int]:
     """The output of the first token, checked against the layer's output for all tokens, and its FLOPs."""
     x = torch.randn(2, 7, 16, dtype=torch.float64, requires_grad=True)
     with FlopCounterMode(display=False) as counter:
-        read = layer(x, grid=(2, 3), prefix=1, reads=1)
+        read = layer(x, grid=(2, 3), prefix=1, num_queries=1)
     whole = layer(x, grid=(2, 3), prefix=1)[:, :1]
     assert_close(read, whole, 1e-12)
     for mine, twin in zip(
@@ -77,7 +77,7 @@ def test_reading_one_token_skips_the_projections_of_the_others() -> None:
     assert read_first_token(layer)[1] < ALL_PROJECTED / 2
     assert read_first_token(Attention(16, 2, position="learned", qkv_bias=False).double())[1] < ALL_PROJECTED / 2
     assert read_first_token(Attention(16, 2, "relu(m=8)").double())[1] > ALL_PROJECTED / 2, "features need keys"
-    assert "folded" in layer.explain(2, 7, reads=1)
+    assert "folded" in layer.explain(2, 7, num_queries=1)
     assert "folded" not in layer.explain(2, 7)
 
 
@@ -94,7 +94,7 @@ def doubled(base: type[Position]) -> Position:
 def assert_all_tokens_are_projected(layer: Attention) -> None:
     """The output of the first token is right, and q, k and v of all tokens are computed."""
     assert read_first_token(layer.double())[1] > ALL_PROJECTED
-    assert "folded" not in layer.explain(2, 7, reads=1)
+    assert "folded" not in layer.explain(2, 7, num_queries=1)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_replaced_submodules_are_called() -> None:
 @pytest.mark.parametrize("spec", ["softmax", "relu(m=8)"])
 def test_overridden_forward_of_a_mixer_is_called(spec: str) -> None:
     mixer = build_mixer(spec, heads=2, head_dim=8)
-    mixer.limits = Limits(few_features=0)
+    mixer.limits = Limits(few_feature_elements=0)
 
     class Sharper(type(mixer)):  # type: ignore[misc]
         def forward(self, q: torch.Tensor, *others: torch.Tensor, **options: Any) -> torch.Tensor:
@@ -149,7 +149,7 @@ def test_overridden_forward_of_a_mixer_is_called(spec: str) -> None:
     layer = Attention(16, 2, mixer)
     assert read_first_token(layer.double())[1] < ALL_PROJECTED
     mixer.__class__ = Sharper
-    assert "folded" not in layer.explain(2, 7, reads=1)
+    assert "folded" not in layer.explain(2, 7, num_queries=1)
     read_first_token(layer)
 
 
@@ -277,9 +277,9 @@ def test_invalid_layer_arguments_are_named(values: dict[str, object], words: str
 
 
 def test_tokens_of_wrong_width_are_rejected() -> None:
-    for reads in (None, 1):
+    for num_queries in (None, 1):
         with pytest.raises(FavoritError, match="got tokens of width 8, but dim=16"):
-            Attention(16, 2)(torch.zeros(1, 5, 8), reads=reads)
+            Attention(16, 2)(torch.zeros(1, 5, 8), num_queries=num_queries)
 
 
 def test_invalid_layers_are_rejected() -> None:

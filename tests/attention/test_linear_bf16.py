@@ -20,7 +20,7 @@ from favorit.selftest.inputs import assert_close, builder, gradients, tensors
 ROUNDING = 2**-8
 HALF, WIDE = {torch.bfloat16}, {torch.float32}
 # These limits force blocks for inputs of every size, and the bf16 implementation, on any CPU.
-BLOCKED = Limits(one_thread=0, few_features=0, bf16_products=True)
+BLOCKED = Limits(one_thread=0, few_feature_elements=0, bf16_products=True)
 
 
 def rounded(spec: str, head_dim: int = 16, limits: Limits = BLOCKED) -> Linear:

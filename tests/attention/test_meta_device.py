@@ -23,7 +23,7 @@ from favorit.selftest.inputs import BATCH, HEADS, assert_close, builder, gradien
 TOKENS, WIDTH, QUERIES = 70, 8, 3
 SPECS = [spec for table in (cases.MIXERS, cases.RAW) for case in table.values() for spec in case.specs]
 # On the CPU, these limits force blocks, bf16 products, few queries or explicit weights.
-LIMITS = Limits(one_thread=0, few_features=0, fewest_weights=0, bf16_products=True)
+LIMITS = Limits(one_thread=0, few_feature_elements=0, fewest_weights=0, bf16_products=True)
 
 
 def meta_mixer(spec: str, causal: bool = False, dtype: torch.dtype = torch.float32) -> Mixer:
@@ -129,12 +129,12 @@ def test_random_features_are_redrawn_on_meta(spec: str) -> None:
 
 
 @pytest.mark.parametrize("local", [None, *LOCALS])
-@pytest.mark.parametrize("reads", [None, 1])
-def test_attention_layer_runs_on_meta(local: str | None, reads: int | None) -> None:
+@pytest.mark.parametrize("num_queries", [None, 1])
+def test_attention_layer_runs_on_meta(local: str | None, num_queries: int | None) -> None:
     layer = Attention(16, 2, "relu(m=8)", "rope2d", qk_norm=True, local=local, seed=0).to("meta")
     x = torch.empty(BATCH, 12, 16, device="meta", requires_grad=True)
-    out = layer(x, (4, 3), reads=reads)
-    assert out.shape == (BATCH, reads or 12, 16)
+    out = layer(x, (4, 3), num_queries=num_queries)
+    assert out.shape == (BATCH, num_queries or 12, 16)
     run_backward(out, x, *layer.parameters())
 
 

@@ -7,7 +7,7 @@ import torch
 
 from favorit.attention import KERNELS, MIXERS, Linear
 from favorit.selftest import cases
-from favorit.selftest.checks import MIXER_CHECKS, PROMISES
+from favorit.selftest.checks import MIXER_CHECKS, REQUIRED_CHECKS
 from favorit.selftest.inputs import builder, case_builder
 
 CASES = [(name, case) for table in (cases.MIXERS, cases.RAW) for name, case in table.items()]
@@ -36,7 +36,7 @@ def test_kernel_returns_its_declared_number_of_features(spec: str) -> None:
 
 @pytest.mark.parametrize(
     ("case", "spec", "check"),
-    [pytest.param(case, spec, check, id=f"{spec}-{check}") for _, case, spec, check in PROMISES],
+    [pytest.param(case, spec, check, id=f"{spec}-{check}") for _, case, spec, check in REQUIRED_CHECKS],
 )
 def test_mixer_conforms(case: cases.Case, spec: str, check: str) -> None:
     MIXER_CHECKS[check](case_builder(case, spec))

@@ -83,7 +83,7 @@ def test_redraw_between_forward_and_backward_is_rejected(spec: str) -> None:
     """Backward recomputes the features, so it needs the rows that forward used."""
     q, k, v = (torch.randn(2, 2, 9, 8, requires_grad=True) for _ in range(3))
     mixer = mixer_of(spec)
-    mixer.limits = Limits(one_thread=0, few_features=0)
+    mixer.limits = Limits(one_thread=0, few_feature_elements=0)
     read = mixer.read(q[:, :, :1], UnprojectedTokens(k[:, 0], torch.eye(8).expand(2, 2, 8, 8), None))
     for out in (mixer(q, k, v), read):
         mixer.kernel.redraw(1)

@@ -18,7 +18,7 @@ from favorit.selftest.inputs import assert_close, builder, gradients, tensors
 
 TOKENS, WIDTH = 70, 8
 SPLIT = Limits(one_thread=0)
-BLOCKED = Limits(one_thread=0, few_features=0, bf16_products=True)
+BLOCKED = Limits(one_thread=0, few_feature_elements=0, bf16_products=True)
 EXPLICIT = Limits(fewest_weights=0, bf16_products=True)
 EMULATED = Limits(fewest_weights=0, bf16_products=False)
 

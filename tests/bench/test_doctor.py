@@ -145,7 +145,7 @@ def test_large_norms_are_advised_to_keep_softmax_and_shrink():
     assert advice.verdict == "keep softmax"
     assert advice.mixer == "softmax"
     assert "shrink q and k" in advice.reason
-    assert "with model.qk_norm=True the bound would start at 2.8" in advice.reason
+    assert "with model.qk_norm=True it is 2.8 at initialization" in advice.reason
 
 
 def test_unit_norms_are_not_advised_to_normalize():

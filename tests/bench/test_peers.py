@@ -28,7 +28,7 @@ from favorit.bench.timed_process import TimedProcess, WorkerError, interleave_pr
 from favorit.bench.timing import describe, interleave_with_gemm, measure_limits_around
 from favorit.cli.main import main
 from favorit.data import build_preprocess, load_dataset
-from favorit.process import as_shipped, worker_settings
+from favorit.process import default_environment, worker_settings
 
 SIZES = Sizes(batch=2, heads=2, tokens=9, head_dim=4, m=8, depth=2, data="synthetic(size=32, train=12, test=4)")
 SDPA = "attention: softmax / torch SDPA"
@@ -296,8 +296,8 @@ def test_matrix_product_is_interleaved_with_the_calls(monkeypatch: pytest.Monkey
 
 
 def test_processes_are_timed_interleaved() -> None:
-    tuned = {**as_shipped(), **worker_settings()}
-    requests = {"ours": (request(SDPA, "ours"), tuned), "theirs": (request(SDPA, "theirs"), as_shipped())}
+    tuned = {**default_environment(), **worker_settings()}
+    requests = {"ours": (request(SDPA, "ours"), tuned), "theirs": (request(SDPA, "theirs"), default_environment())}
     found = interleave_processes(table.WORKER, requests, 3)
     assert set(found) == {"ours", "theirs"}
     assert all(0 < times.low <= times.median <= times.high for times in found.values())

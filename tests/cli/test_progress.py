@@ -12,7 +12,7 @@ from rich.console import Console
 from favorit import RunConfig
 from favorit.cli import progress
 from favorit.config import TrainConfig
-from favorit.study.tasks import Began, Broke, Ended, Task, Trained
+from favorit.study.tasks import Began, Ended, EpochDone, Task, Unfinished
 from favorit.tuning.events import StudyStarted, TrialFinished, TrialProgress, TrialStarted
 
 TASK = Task("layout=softmax", RunConfig(train=TrainConfig(epochs=2)), "0123456789abcdef")
@@ -53,13 +53,13 @@ def test_piped_study_has_lines_for_starts_epochs_and_ends(monkeypatch: pytest.Mo
     monkeypatch.setattr(progress, "EPOCH_INTERVAL", 0.0)
     with progress.study_progress(console(out, False), report(1)) as show:
         show(Began(TASK, 0, "worker 1"))
-        show(Trained(TASK, RECORD))
+        show(EpochDone(TASK, RECORD))
         show(Began(TASK, 7, "worker 2"))
-        show(Trained(TASK, {**RECORD, "epoch": 1, "validation_accuracy": None}))
+        show(EpochDone(TASK, {**RECORD, "epoch": 1, "validation_accuracy": None}))
         show(Ended(TASK, RESULT))
         show(Ended(TASK, RESULT, elsewhere=True))
-        show(Broke(TASK, "the loss became nan"))
-        show(Broke(TASK, "time is up", later=True))
+        show(Unfinished(TASK, "the loss became nan"))
+        show(Unfinished(TASK, "time is up", later=True))
     assert out.getvalue().splitlines() == [
         "layout=softmax   starts on worker 1",
         "layout=softmax   epoch 1/2, validation 50.00%",
@@ -76,14 +76,14 @@ def test_piped_study_limits_the_lines_about_epochs(out: io.StringIO) -> None:
     with progress.study_progress(console(out, False), report()) as show:
         show(Began(TASK, 0, "worker 1"))
         for epoch in range(9):
-            show(Trained(TASK, {**RECORD, "epoch": epoch}))
+            show(EpochDone(TASK, {**RECORD, "epoch": epoch}))
     assert out.getvalue().splitlines() == ["layout=softmax   starts on worker 1"]
 
 
 def test_study_on_a_terminal_has_bars_and_the_lines_of_finished_runs(out: io.StringIO) -> None:
     with progress.study_progress(console(out, True), report(1)) as show:
         show(Began(TASK, 0, "worker 1"))
-        show(Trained(TASK, RECORD))
+        show(EpochDone(TASK, RECORD))
         show(Ended(TASK, RESULT))
     shown = out.getvalue()
     assert "starts on worker 1" not in shown

@@ -9,18 +9,20 @@ from typing import Any
 import pytest
 
 from favorit.selftest import run
-from favorit.selftest.checks import PROMISES
+from favorit.selftest.checks import REQUIRED_CHECKS
 from mutants import MUTANTS
 
 Command = Callable[..., tuple[int, str, str]]
 
-SUBSET = [promise for promise in PROMISES if promise.spec in ("relu", "softmax") and "sum_to_one" in promise.check]
+SUBSET = [
+    promise for promise in REQUIRED_CHECKS if promise.spec in ("relu", "softmax") and "sum_to_one" in promise.check
+]
 
 
 @pytest.fixture
 def subset(monkeypatch: pytest.MonkeyPatch) -> None:
     """Limits the promises to the `sum_to_one` checks of relu and softmax."""
-    monkeypatch.setattr(run, "PROMISES", SUBSET)
+    monkeypatch.setattr(run, "REQUIRED_CHECKS", SUBSET)
 
 
 @pytest.fixture

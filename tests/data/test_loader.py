@@ -129,6 +129,9 @@ def test_preprocessing_normalizes_and_resizes() -> None:
     assert build_preprocess("resize(4, 6)|normalise(0.5, 0.5)", SET.mean, SET.std)(images).shape == (5, 3, 4, 6)
     half = build_preprocess("normalise(0.5, 0.5)", SET.mean, SET.std)(images)
     assert torch.allclose(half, images.float() / 127.5 - 1, atol=1e-6)
+    assert build_preprocess("normalize(0.5, 0.5)", SET.mean, SET.std) == build_preprocess(
+        "normalise(0.5, 0.5)", SET.mean, SET.std
+    )
     per_channel = build_preprocess("normalise((0.1, 0.2, 0.3), (1, 2, 4))", SET.mean, SET.std)
     assert (per_channel.mean, per_channel.std) == ((0.1, 0.2, 0.3), (1, 2, 4))
 
@@ -136,7 +139,7 @@ def test_preprocessing_normalizes_and_resizes() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("normalize(0.5, 0.5)", "did you mean 'normalise'"),
+        ("normalis(0.5, 0.5)", "did you mean 'normalise'"),
         ("normalise(0.5, 0)", "std=0 is not valid"),
         ("normalise((0.5, 0.5), 1)", "2 values do not fit 3 channels"),
         ("resize(0)", "height=0 is not valid"),

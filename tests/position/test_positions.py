@@ -18,7 +18,7 @@ from cases_model import Case
 from checks_model import assert_complete, checks_in, conform, every, randn, same_state, scatter, unreached
 from favorit import FavoritError
 from favorit.grids import Grid
-from favorit.position import POSITIONS, Absolute, Position, Relative, build_position
+from favorit.position import POSITIONS, Absolute, Position, QueryKeyPosition, build_position
 
 DIM, HEADS, HEAD_DIM, GRID, PREFIX = 16, 2, 8, (4, 3), 2
 
@@ -178,7 +178,7 @@ def test_sum_applies_its_parts_in_order():
 
 @pytest.mark.parametrize(
     ("only", "names"),
-    [(Absolute, ["LearnedTable", "SinCos2d"]), (Relative, ["Rope2d", "IrpeGate"])],
+    [(Absolute, ["LearnedTable", "SinCos2d"]), (QueryKeyPosition, ["Rope2d", "IrpeGate"])],
     ids=["absolute", "relative"],
 )
 def test_only_selects_absolute_or_relative_parts(only, names):

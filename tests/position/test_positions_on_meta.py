@@ -8,7 +8,7 @@ from torch import Tensor
 
 from cases_model import POSITIONS as CASES
 from favorit.grids import Grid
-from favorit.position import Relative, build_position
+from favorit.position import QueryKeyPosition, build_position
 from favorit.position.base import POSITIONS
 
 DIM, HEADS, HEAD_DIM, GRID, PREFIX = 16, 2, 8, (4, 3), 2
@@ -48,7 +48,7 @@ def test_position_runs_on_meta_under_the_autocast_of_another_device(spec: str) -
         run(spec, GRID, torch.float32)
 
 
-class _ScaledByLargest(Relative):
+class _ScaledByLargest(QueryKeyPosition):
     """Divides by the largest entry as a Python number, which waits for the device."""
 
     def qk(self, q: Tensor, k: Tensor, grid: Grid, prefix: int) -> tuple[Tensor, Tensor]:

@@ -183,7 +183,7 @@ def scenario(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scenario]:
             """Removes the second node after a task's epoch there; kills the driver after that task's next epoch."""
             if event["kind"] == "Began":
                 began.append(event)
-            if event["kind"] != "Trained":
+            if event["kind"] != "EpochDone":
                 return None
             where = [each["where"] for each in began if each["name"] == event["name"]]
             if not removed and where == ["second"]:
@@ -215,11 +215,11 @@ def reference(out: Path, name: str) -> Outcome:
 
 
 def test_task_of_a_removed_node_resumes_on_another_node_from_the_received_files(scenario: Scenario):
-    events = scenario.killed.of(scenario.moved, "Began", "Trained")
+    events = scenario.killed.of(scenario.moved, "Began", "EpochDone")
     first, second = (number for number, event in enumerate(events) if event["kind"] == "Began")
     assert (first, events[first]["where"], events[first]["step"]) == (0, "second", 0)
     assert (events[second]["where"], events[second]["step"]) == ("first", STEPS * (second - 1))
-    epochs = [event["record"]["epoch"] for event in events if event["kind"] == "Trained"]
+    epochs = [event["record"]["epoch"] for event in events if event["kind"] == "EpochDone"]
     assert epochs == list(range(len(epochs))), "every epoch once"
     assert len(epochs) > second - 1 > 0
 
@@ -247,31 +247,33 @@ def test_results_are_bit_equal_to_those_of_one_process(scenario: Scenario, tmp_p
 
 def test_every_task_ends_once_and_failed_tasks_do_not_stop_others(scenario: Scenario):
     verdicts = {
-        event["name"]: event["kind"] for event in scenario.completing.events if event["kind"] in ("Ended", "Broke")
+        event["name"]: event["kind"] for event in scenario.completing.events if event["kind"] in ("Ended", "Unfinished")
     }
-    assert verdicts == {scenario.moved: "Ended", "diverging": "Broke", "different": "Broke", "short": "Ended"}
-    assert len([event for event in scenario.completing.events if event["kind"] in ("Ended", "Broke")]) == len(verdicts)
+    assert verdicts == {scenario.moved: "Ended", "diverging": "Unfinished", "different": "Unfinished", "short": "Ended"}
+    assert len([event for event in scenario.completing.events if event["kind"] in ("Ended", "Unfinished")]) == len(
+        verdicts
+    )
     assert (scenario.completing.status, scenario.completing.errors) == (0, "")
 
 
 def test_diverging_run_is_reported_and_recorded(scenario: Scenario):
-    (broke,) = scenario.completing.of("diverging", "Broke")
+    (broke,) = scenario.completing.of("diverging", "Unfinished")
     assert broke["error"].startswith("on first: the loss became nan at epoch 1")
     assert len(scenario.completing.of("diverging", "Began")) == 1, "it is not retried"
     assert scenario.place.run("diverging").result["status"] == "failed"
 
 
 def test_node_with_different_data_trains_nothing(scenario: Scenario):
-    (broke,) = scenario.completing.of("different", "Broke")
+    (broke,) = scenario.completing.of("different", "Unfinished")
     config, data = resolved(CONFIGS["different"])
     assert f"the run is {run_id(config, data.digest)} with favorit" in broke["error"]
     assert "put the same synthetic" in broke["error"]
-    assert not scenario.completing.of("different", "Began", "Trained")
+    assert not scenario.completing.of("different", "Began", "EpochDone")
     assert not (scenario.place.run("different").path / "config.json").exists()
 
 
 def test_finished_runs_are_not_trained_again(scenario: Scenario):
-    assert [event["kind"] for event in scenario.again.events] == ["Ended", "Broke", "Ended"]
+    assert [event["kind"] for event in scenario.again.events] == ["Ended", "Unfinished", "Ended"]
     assert all(event["elsewhere"] for event in scenario.again.events if event["kind"] == "Ended")
     assert scenario.unchanged
     assert (scenario.again.status, scenario.again.errors) == (0, "")
@@ -286,7 +288,7 @@ def test_local_cluster_is_private_and_ends_with_its_driver(tmp_path: Path):
     with placed(tmp_path) as place:
 
         def react(event: dict[str, Any]) -> int | None:
-            if event["kind"] != "Trained" or event["record"]["epoch"] != 2:
+            if event["kind"] != "EpochDone" or event["record"]["epoch"] != 2:
                 return None
             listening.append(place.listening())
             return signal.SIGINT

@@ -18,7 +18,7 @@ from favorit import FavoritError, RunConfig
 from favorit.study import cluster as driver
 from favorit.study import join
 from favorit.study.node import Failed, Message
-from favorit.study.tasks import Began, Broke, Ended, Task, TaskEvent, Trained
+from favorit.study.tasks import Began, Ended, EpochDone, Task, TaskEvent, Unfinished
 from favorit.training import Begin, Checkpoint, End, Epoch
 from favorit.training.folder import RunFolder
 
@@ -117,11 +117,11 @@ def shown(events: list[TaskEvent]) -> list[str]:
 def test_task_yields_began_trained_ended(study, tmp_path: Path):
     ray = Ray({"one": [[BEGUN, Message("a", EPOCH, {"config.json": b"{}"}), ENDED]]})
     events = study(ray, cpus=1)
-    assert shown(events) == ["Began one", "Trained one", "Ended one"]
+    assert shown(events) == ["Began one", "EpochDone one", "Ended one"]
     began, trained, ended = events
     assert isinstance(began, Began)
     assert (began.step, began.where) == (0, "amber")
-    assert isinstance(trained, Trained)
+    assert isinstance(trained, EpochDone)
     assert trained.record["train_loss"] == 1.0
     assert isinstance(ended, Ended)
     assert (ended.result["status"], ended.elsewhere) == ("complete", False)
@@ -141,7 +141,7 @@ def test_attempt_after_a_death_starts_from_the_received_files(study, death):
 def test_task_fails_after_three_deaths_and_the_others_continue(study, tmp_path: Path):
     ray = Ray({"one": [[BEGUN, WorkerCrashedError()]] * 9, "two": [[BEGUN, ENDED]]})
     events = study(ray)
-    (broke,) = (event for event in events if isinstance(event, Broke))
+    (broke,) = (event for event in events if isinstance(event, Unfinished))
     assert broke.task.name == "one"
     assert broke.error.startswith("its worker died 3 times without progress; the last time: WorkerCrashedError: ")
     assert "\n" not in broke.error
@@ -164,10 +164,10 @@ def test_failed_run_is_not_retried(study):
     )
     ray = Ray({"one": [[BEGUN, failed]], "two": [[BEGUN, ENDED]]})
     first = study(ray)
-    assert [event.error for event in first if isinstance(event, Broke)] == ["on amber: the loss became nan"]
+    assert [event.error for event in first if isinstance(event, Unfinished)] == ["on amber: the loss became nan"]
     again = study(Ray({"one": [], "two": []}))
-    assert shown(again) == ["Broke one", "Ended two"]
-    assert isinstance(again[0], Broke)
+    assert shown(again) == ["Unfinished one", "Ended two"]
+    assert isinstance(again[0], Unfinished)
     assert "failed before: nan" in again[0].error
     assert isinstance(again[1], Ended)
     assert again[1].elsewhere
@@ -177,8 +177,8 @@ def test_task_fails_on_a_node_that_cannot_run_it(study):
     cause = ModuleNotFoundError("No module named 'favorit'")
     error = RayTaskError("work", f"Traceback\n  somewhere\n{cause!r}", cause)
     events = study(Ray({"one": [[error]], "two": [[ENDED]]}))
-    assert sorted(shown(events)) == ["Broke one", "Ended two"]
-    (broke,) = (event for event in events if isinstance(event, Broke))
+    assert sorted(shown(events)) == ["Unfinished one", "Ended two"]
+    (broke,) = (event for event in events if isinstance(event, Unfinished))
     assert "No module named 'favorit'" in broke.error
     assert "\n" not in broke.error
 
@@ -186,7 +186,7 @@ def test_task_fails_on_a_node_that_cannot_run_it(study):
 def test_messages_with_invalid_file_names_are_not_written(study, tmp_path: Path):
     ray = Ray({"one": [[BEGUN, Message("a", Checkpoint(1), {"../../evil.json": b""})]], "two": [[ENDED]]})
     events = study(ray)
-    assert sorted(shown(events)) == ["Began one", "Broke one", "Ended two"]
+    assert sorted(shown(events)) == ["Began one", "Unfinished one", "Ended two"]
     assert ray.cancelled == 1
     assert not list(tmp_path.parent.rglob("evil.json"))
 
@@ -195,8 +195,8 @@ def test_damaged_run_fails_and_the_others_continue(study, tmp_path: Path):
     (tmp_path / f"{0:016x}").mkdir()
     (tmp_path / f"{0:016x}" / "result.json").write_text("{")
     events = study(Ray({"one": [], "two": [[ENDED]]}))
-    assert shown(events) == ["Broke one", "Ended two"]
-    assert isinstance(events[0], Broke)
+    assert shown(events) == ["Unfinished one", "Ended two"]
+    assert isinstance(events[0], Unfinished)
     assert "is damaged" in events[0].error
 
 
@@ -235,8 +235,8 @@ def test_claimed_runs_are_at_most_the_slots_plus_ahead(study):
 def test_no_run_starts_after_the_deadline(study):
     ray = Ray({"one": [[ENDED]], "two": [[ENDED]]})
     events = study(ray, hours=0)
-    assert shown(events) == ["Broke one", "Broke two"]
-    assert all(isinstance(event, Broke) and event.later for event in events)
+    assert shown(events) == ["Unfinished one", "Unfinished two"]
+    assert all(isinstance(event, Unfinished) and event.later for event in events)
     assert ray.sent == []
 
 
@@ -259,12 +259,12 @@ def test_running_tasks_stop_at_a_checkpoint_after_the_deadline(study, tmp_path: 
         "Ended one",
         "Began two",
         "Began two",
-        "Trained two",
-        "Broke two",
-        "Broke three",
-        "Broke four",
+        "EpochDone two",
+        "Unfinished two",
+        "Unfinished three",
+        "Unfinished four",
     ]
-    assert all(event.later for event in events if isinstance(event, Broke))
+    assert all(event.later for event in events if isinstance(event, Unfinished))
     assert ray.cancelled == 3
     assert (tmp_path / f"{1:016x}" / "epochs.jsonl").exists()
 

@@ -127,7 +127,7 @@ def test_packed_run_of_another_training_is_kept(runs, tmp_path: Path):
     before = packed.path.read_bytes()
     folder = RunFolder(runs / identifier)
     folder.write_result({**favorit.Run(folder.path).result, "train_seconds_per_epoch": 1.0})
-    with pytest.raises(FavoritError, match=r"holds a different training of .* and is kept: delete it to pack this one"):
+    with pytest.raises(FavoritError, match=r"already holds another result of the run .*: delete that file to pack"):
         favorit.pack(folder.path, tmp_path / "packs")
     assert packed.path.read_bytes() == before
 

@@ -199,7 +199,7 @@ def test_run_of_another_model_has_no_published_accuracy():
 
 def test_run_that_matches_several_points_gets_no_published_accuracy(monkeypatch: pytest.MonkeyPatch):
     (config,) = [config for point, config, _ in configs("hybrids") if point.name == "data=cifar10 layout=all_standard"]
-    monkeypatch.setattr("favorit.study.lookup._meaning", lambda config, recipe, resolved: "the same")
+    monkeypatch.setattr("favorit.study.lookup._digest", lambda config, recipe, resolved: "the same")
     found = published_accuracy(config)
     assert found.references == ()
     assert " and hybrids: data=cifar10 layout=all_standard" in found.name

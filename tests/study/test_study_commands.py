@@ -16,7 +16,7 @@ from favorit.cli.study import app
 from favorit.smoothing import smooth
 from favorit.study import Options, load_study
 from favorit.study.plan import make_plan
-from favorit.study.tasks import Broke, Task, TaskEvent
+from favorit.study.tasks import Task, TaskEvent, Unfinished
 from favorit.training import Epoch
 from favorit.training.folder import RunFolder
 from training_helpers import DATA, MODEL, Outcome, assert_bit_equal, files, finish, fit, start
@@ -181,7 +181,7 @@ def test_cpus_and_gpus_are_passed_to_the_cluster(tmp_path: Path, study: Command,
 
     def cluster(tasks: list[Task], out: Path, **options: Any) -> Iterator[TaskEvent]:
         received.update(options)
-        yield from (Broke(task, "enough", later=True) for task in tasks)
+        yield from (Unfinished(task, "enough", later=True) for task in tasks)
 
     monkeypatch.setattr("favorit.study.cluster.cluster", cluster)
     path = write(tmp_path / "tiny.py", {"seed": [0]})

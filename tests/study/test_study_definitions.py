@@ -133,7 +133,7 @@ def test_names_do_not_depend_on_the_selection():
         (lambda: study(Points({"seed": 1}, {"seed": 1})), "study mine: points 1 and 2 are the same: seed=1"),
         (lambda: study(Points({"train.epochs": 2}, {})), "study mine: points 1 and 2 are the same"),
         (lambda: study(Points()), "study mine has no points"),
-        (lambda: study([{}]), "points must be Points (from product, zip or Points), not list"),
+        (lambda: study([{}]), "points must be Points (from product, zipped or Points), not list"),
         (
             lambda: study(product(), {"model.layot": 1}),
             "unknown field of a run 'model.layot': did you mean 'model.layout'",

@@ -217,7 +217,7 @@ def test_second_runner_waits_for_a_held_run_and_resumes_it(server: Server, tmp_p
     """The second runner waits while the first one trains the run, and resumes the run after the first one is killed."""
     path, out = write_study(tmp_path, {"seed": [0]}, **{"train.epochs": 40}), tmp_path / "runs"
     first = server.ask(do="run", study=path, out=out, workers=1)
-    until(lambda: any(event["event"] == "Trained" for event in events_of(out)))
+    until(lambda: any(event["event"] == "EpochDone" for event in events_of(out)))
     second = server.ask(do="run", study=path, out=out, workers=1)
     time.sleep(0.5)
     os.kill(first, signal.SIGKILL)
@@ -231,7 +231,7 @@ def test_second_runner_waits_for_a_held_run_and_resumes_it(server: Server, tmp_p
 def test_interrupted_study_stops_promptly_and_resumes(server: Server, tmp_path: Path):
     path, out = write_study(tmp_path, {"seed": [0, 1]}, **{"train.epochs": 60}), tmp_path / "runs"
     runner = server.ask(do="run", study=path, out=out, workers=2)
-    until(lambda: len({event["id"] for event in events_of(out) if event["event"] == "Trained"}) == 2)
+    until(lambda: len({event["id"] for event in events_of(out) if event["event"] == "EpochDone"}) == 2)
     workers = children(runner)
     for process in (runner, *workers):  # as Ctrl-C on a terminal does
         os.kill(process, signal.SIGINT)
@@ -250,8 +250,8 @@ def test_time_limit_stops_running_runs_and_starts_no_others(server: Server, tmp_
     while not trained and seconds < PATIENCE:  # on a slow machine the first epoch takes longer
         before = len(events_of(out))
         assert server.complete(do="run", study=path, out=out, workers=1, hours=seconds / 3600) == 0
-        seconds, trained = 2 * seconds, any(event["event"] == "Trained" for event in events_of(out))
-    broke = [event for event in events_of(out)[before:] if event["event"] == "Broke"]
+        seconds, trained = 2 * seconds, any(event["event"] == "EpochDone" for event in events_of(out))
+    broke = [event for event in events_of(out)[before:] if event["event"] == "Unfinished"]
     assert [event["later"] for event in broke] == [True, True]
     assert not results(out)
     stopped, missing = sorted(status(path, out), key=lambda state: state.name)
@@ -267,7 +267,7 @@ def test_time_limit_stops_running_runs_and_starts_no_others(server: Server, tmp_
 def test_task_that_kills_its_worker_fails_and_the_others_continue(server: Server, tmp_path: Path):
     path, out = write_study(tmp_path, {"model.layout": ["uniform", "none", "softmax"]}), tmp_path / "runs"
     assert server.complete(do="run", study=path, out=out, workers=1, deadly="none") == 1
-    (broke,) = (event for event in events_of(out) if event["event"] == "Broke")
+    (broke,) = (event for event in events_of(out) if event["event"] == "Unfinished")
     assert "its worker died 3 times without progress" in broke["error"]
     assert "signal 9" in broke["error"]
     states = {state.name: state for state in status(path, out)}
@@ -287,7 +287,7 @@ def test_error_other_than_divergence_is_recorded_and_retried_on_rerun(server: Se
     broken = out / min(ids(path)) / "checkpoint-3"
     broken.mkdir(parents=True)
     assert server.complete(do="run", study=path, out=out, workers=2) == 1
-    (error,) = (event["error"] for event in events_of(out) if event["event"] == "Broke")
+    (error,) = (event["error"] for event in events_of(out) if event["event"] == "Unfinished")
     assert "checkpoint-3" in error
     assert {state.status: state.error for state in status(path, out)} == {"complete": None, "stopped": error}
     assert favorit.runs(out).query("status == 'stopped'").error.tolist() == [error]

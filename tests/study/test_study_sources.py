@@ -16,7 +16,7 @@ from favorit.data import load_dataset
 from favorit.study import load_study, worker
 from favorit.study.local import local
 from favorit.study.source import Source
-from favorit.study.tasks import Began, Broke, Ended, Task, Trained
+from favorit.study.tasks import Began, Ended, EpochDone, Task, Unfinished
 from favorit.study.worker import Order
 from favorit.training.folder import RunFolder
 from favorit.training.run import resolve, run_id
@@ -141,7 +141,7 @@ def test_points_fail_if_their_worker_cannot_import_the_file(tmp_path: Path):
     source = Source("absent/mine.py", b"\nraise RuntimeError('not here')")
     order = Order("worker 1", str(tmp_path), None, "cpu", 60.0, 1, 1, float("inf"), source)
     broke = worker._attempt(Task("point", RunConfig(), "0" * 16), order, None, lambda event: None)
-    assert isinstance(broke, Broke)
+    assert isinstance(broke, Unfinished)
     assert broke.error == "study file absent/mine.py, line 2: RuntimeError: not here"
 
 
@@ -165,4 +165,4 @@ def test_run_locked_by_another_process_is_trained_after_its_release(tmp_path: Pa
         lock.enter_context(RunFolder(tmp_path / task.id).lock())
         events = list(local([task], tmp_path, accelerator="cpu"))
     assert checks[:3] == [False, True, True]
-    assert [type(event) for event in events] == [Began, *[Trained] * config.train.epochs, Ended]
+    assert [type(event) for event in events] == [Began, *[EpochDone] * config.train.epochs, Ended]

@@ -76,6 +76,10 @@ SAME: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "intertwined": (dict(model=dict(layout="intertwined", performer="elu")), dict(model=dict(layout="elu|softmax"))),
     "spaces": (dict(model=dict(layout=" relu( m = 64 )|softmax ")), dict(model=dict(layout="relu(m=64)|softmax"))),
+    "both spellings of normalise": (
+        dict(data=dict(preprocess="resize(16)|normalize(0.5, 0.5)")),
+        dict(data=dict(preprocess="resize(16)|normalise(0.5, 0.5)")),
+    ),
     "order of keys": (
         dict(model=dict(layout="favor(features=hyperbolic, m=32)")),
         dict(model=dict(layout="favor(m=32, features=hyperbolic)")),

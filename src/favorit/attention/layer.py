@@ -14,13 +14,15 @@ from torch.nn import functional as F
 from favorit import seeds
 from favorit.attention.local import LOCALS
 from favorit.attention.mixer import Mixer, UnprojectedTokens, build_mixer
-from favorit.errors import FavoritError, positive
+from favorit.errors import FavoritError, check_positive
 from favorit.grids import Grid
 from favorit.position import Position, acts_on_qk, build_position
 
 
 class Attention(nn.Module):
-    """out(mixer(q, k, v)) with q, k, v = qkv(x) in H heads; positions act on q and k; (B,N,C) -> (B,N,C).
+    """out(mixer(q, k, v)) with q, k, v = qkv(x) in H heads; (B,N,C) -> (B,N,C).
+
+    Absolute positions are added to x, others act on q and k.
 
     `mixer` and `position` are specs or modules. `grid` and `prefix` give the token layout: linformer needs them, and
     learned positions use them for the size of their table (16x16 without a grid, interpolated in forward). `qk_norm`
@@ -68,15 +70,18 @@ class Attention(nn.Module):
         grid: Grid | None = None,
         prefix: int = 0,
         key_mask: Tensor | None = None,
-        reads: int | None = None,
+        num_queries: int | None = None,
     ) -> Tensor:
-        """(B,N,C) -> (B,N,C), or (B,reads,C) for the first `reads` tokens. Without a grid, tokens lie in one row."""
+        """(B,N,C) -> (B,N,C), or (B,num_queries,C) for the first `num_queries` tokens.
+
+        Without a grid, tokens lie in one row.
+        """
         grid = (1, x.shape[1] - prefix) if grid is None else grid
-        if reads is not None and key_mask is None and self._can_skip_projections():
+        if num_queries is not None and key_mask is None and self._can_skip_projections():
             x = self._add_position(x, grid, prefix)
-            return self._project_out(self.mixer.read(*self._first_queries(x, reads)))
+            return self._project_out(self.mixer.read(*self._first_queries(x, num_queries)))
         q, k, v = self._project_qkv(x, grid, prefix)
-        mixed = self.mixer(q if reads is None else q[:, :, :reads], k, v, key_mask=key_mask)
+        mixed = self.mixer(q if num_queries is None else q[:, :, :num_queries], k, v, key_mask=key_mask)
         if self.local is not None:
             mixed = mixed + self.local(v, grid, prefix)[:, :, : mixed.shape[2]]
         return self._project_out(mixed)
@@ -86,14 +91,14 @@ class Attention(nn.Module):
         q, k, _ = self._project_qkv(x, grid, prefix)
         return self.mixer.weights(q, k, key_mask=key_mask)
 
-    def explain(self, batch: int, tokens: int, reads: int | None = None) -> str:
+    def explain(self, batch: int, tokens: int, num_queries: int | None = None) -> str:
         """The implementation that the mixer uses for a training batch, and the reason."""
         parameter = next(self.parameters())
-        if reads is not None and self._can_skip_projections():
+        if num_queries is not None and self._can_skip_projections():
             x = parameter.new_zeros(batch, tokens, self.qkv.in_features).requires_grad_()
-            return self.mixer.explain_read(*self._first_queries(x, reads))
+            return self.mixer.explain_read(*self._first_queries(x, num_queries))
         q, k, v = parameter.new_empty(3, batch, self.heads, tokens, self.head_dim).requires_grad_()
-        return self.mixer.explain(q[:, :, :reads], k, v)
+        return self.mixer.explain(q[:, :, :num_queries], k, v)
 
     def _add_position(self, x: Tensor, grid: Grid, prefix: int) -> Tensor:
         self._check_prefix(prefix)
@@ -126,12 +131,12 @@ class Attention(nn.Module):
         is_hooked = any(map(_is_hooked, (self.qkv, self.norm_q, self.norm_k, self.mixer)))
         return is_plain_linear and not acts_between and not is_hooked
 
-    def _first_queries(self, x: Tensor, reads: int) -> tuple[Tensor, UnprojectedTokens]:
-        """The queries (B,H,reads,D) of the first tokens, and all tokens with the weights of k and v."""
+    def _first_queries(self, x: Tensor, num_queries: int) -> tuple[Tensor, UnprojectedTokens]:
+        """The queries (B,H,num_queries,D) of the first tokens, and all tokens with the weights of k and v."""
         shape = (3, self.heads, self.head_dim)
         weight = self.qkv.weight.unflatten(0, shape)
         bias = None if self.qkv.bias is None else self.qkv.bias.unflatten(0, shape)
-        q = F.linear(x[:, :reads], weight[0].flatten(0, 1), None if bias is None else bias[0].flatten())
+        q = F.linear(x[:, :num_queries], weight[0].flatten(0, 1), None if bias is None else bias[0].flatten())
         q = q.unflatten(-1, shape[1:]).transpose(1, 2)
         return q, UnprojectedTokens(x, weight[1:], None if bias is None else bias[1:])
 
@@ -150,8 +155,9 @@ def _is_hooked(module: nn.Module) -> bool:
 
 
 class HeadNorm(nn.RMSNorm):
-    """w x / sqrt(mean x^2 + eps) over the last axis, computed in the dtype of w. Under autocast only x has half
-    precision.
+    """w x / sqrt(mean x^2 + eps) over the last axis, computed in the dtype of w.
+
+    Under autocast, x has half precision and w has not. torch has no fused implementation for two dtypes, and warns.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -160,7 +166,7 @@ class HeadNorm(nn.RMSNorm):
 
 def head_width(dim: int, heads: int, head_dim: int | None) -> int:
     """head_dim if given, else dim / heads, which must be an integer."""
-    positive(dim=dim, heads=heads, **({} if head_dim is None else {"head_dim": head_dim}))
+    check_positive(dim=dim, heads=heads, **({} if head_dim is None else {"head_dim": head_dim}))
     if head_dim is None and dim % heads:
         raise FavoritError(f"heads={heads} does not divide dim={dim}: choose heads that do, or give head_dim")
     return head_dim or dim // heads

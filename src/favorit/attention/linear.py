@@ -19,8 +19,9 @@ from favorit.attention.stability import TINY, finite, guard, mask_keys, or_zero
 class Linear(Mixer):
     """out_i = (phi(q_i) sum_j phi(k_j) v_j^T + d sum_j v_j) / (phi(q_i) . sum_j phi(k_j) + d n), d = 1e-30; O(N M D).
 
-    The sums run over the n keys that query i may see. `direct` computes this formula in fp32 or fp64. `forward` uses
-    faster implementations of it for eager calls on the CPU (`route.LINEAR`, `cpu/`), one in bf16, and else `direct`.
+    The sums run over the n keys that query i may see. `direct` computes this formula in fp32 or fp64. For eager calls
+    on the CPU, `forward` uses a faster implementation of the same formula (`route.LINEAR`, `cpu/`); one of them
+    computes in bf16. All other calls use `direct`.
 
     Source: Katharopoulos et al. 2020, Transformers are RNNs, arXiv 2006.16236. The terms with d are ours.
     """

@@ -22,9 +22,9 @@ from favorit.spec import PositiveInt
 class Linformer(Mixer):
     """out = softmax(q (E k)^T / sqrt(D)) (F v): E and F are learned, (K, N); O(N K D).
 
-    `share=none` gives each head its own E and F. With `share=heads` all heads use the same E and F, and with `share=kv`
-    E = F too. Prefix tokens are not projected: each keeps its key and value. Masked keys and values are set to zero
-    before the projection.
+    `share=none` gives each head its own E and F. With `share=heads`, all heads use the same E and F. `share=kv` also
+    shares one matrix between keys and values (E = F). Prefix tokens are not projected: each keeps its key and value.
+    Masked keys and values are set to zero before the projection.
 
     Source: Wang et al. 2020, Linformer: Self-Attention with Linear Complexity, arXiv 2006.04768.
     """

@@ -1,6 +1,6 @@
 """Mixers: how tokens exchange information.
 
-Shapes: B batch, H heads, N tokens (Nq queries, Nk keys), D head width.
+Shapes: B batch, H heads, N tokens (Nq queries, Nk keys), D head width, C model width.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from favorit import seeds
 from favorit.attention.cpu.limits import Limits
-from favorit.errors import positive
+from favorit.errors import check_positive
 from favorit.grids import Grid
 from favorit.spec import Registry, Spec
 
@@ -36,7 +36,7 @@ class UnprojectedTokens(NamedTuple):
         return keys.unflatten(-1, self.weight.shape[1:3]).transpose(1, 2)
 
     def values(self, mixed: Tensor) -> Tensor:
-        """W_v sum_j w_ij x_j + b_v = sum_j w_ij v_j, for weights that sum to one: (B,H,I,C) -> (B,H,I,D)."""
+        """W_v sum_j w_ij x_j + b_v = sum_j w_ij v_j, for weights that sum to one: (B,H,Nq,C) -> (B,H,Nq,D)."""
         values = torch.einsum("bhic,hdc->bhid", mixed, self.weight[1])
         return values if self.bias is None else values + self.bias[1].unsqueeze(1).to(values.dtype)
 
@@ -74,9 +74,9 @@ class Mixer(nn.Module, ABC):
         return "direct form: the only implementation"
 
     def read(self, q: Tensor, tokens: UnprojectedTokens) -> Tensor:
-        """forward(q, k, v) for the queries of the first tokens only, if the model's head reads no others.
+        """forward(q, k, v) for few queries: those of the tokens that the head uses, such as the class token.
 
-        The keys and values are those of `tokens`. Some mixers compute the result without projecting them.
+        k and v are the keys and values of `tokens`. Some mixers compute the result without projecting them.
         """
         return self(q, *tokens.keys_and_values())
 
@@ -107,7 +107,7 @@ def build_mixer(
     `tokens` is the number of keys, including the `prefix` class tokens. Only mixers of fixed length (linformer) need
     it. Random features are a function of (seed, layer). Without a seed, torch's global generator draws one.
     """
-    positive(heads=heads, head_dim=head_dim, **({} if tokens is None else {"tokens": tokens}))
+    check_positive(heads=heads, head_dim=head_dim, **({} if tokens is None else {"tokens": tokens}))
     seed = seeds.fresh() if seed is None else seed
     return MIXERS.build(spec, heads=heads, head_dim=head_dim, tokens=tokens, prefix=prefix, layer=layer, seed=seed)
 

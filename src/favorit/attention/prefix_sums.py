@@ -11,7 +11,8 @@ from torch.nn import functional as F
 
 from favorit.attention.stability import SAFE_FLOOR, TINY, guard
 
-# C. Per token, the weights within a block cost C (M + D). The sums over earlier blocks cost 2 M (D + 1) for any C.
+# The C of the formulas below: tokens in a block. Per token, the weights within a block cost C (M + D). The sums over
+# earlier blocks cost 2 M (D + 1) for any C.
 BLOCK_TOKENS = 64
 
 

@@ -1,10 +1,16 @@
 """Dispatch: which implementation computes a call of softmax or linear attention, and the reason.
 
-There is one table for each of `forward` and `read` of both mixers. The first row whose condition holds is used.
-`forward` and `explain` use the same tables. Only eager calls on the CPU use CPU implementations. On other devices,
-inside `torch.compile` and inside transforms of torch.func, `forward` takes the first row, the direct form, and `read`
-projects all keys and values. Conditions depend on shapes, dtypes and flags, never on values, so they force no device
-sync.
+Four tables: LINEAR and SOFTMAX for `forward`, READ_LINEAR and READ_SOFTMAX for `read`. The first row whose condition
+holds is used. `forward` and `explain` use the same tables. Only eager calls on the CPU use CPU implementations. On
+other devices, inside `torch.compile` and inside transforms of torch.func, `forward` takes the first row, the direct
+form, and `read` projects all keys and values. Conditions depend on shapes, dtypes and flags, never on values, so they
+force no device sync.
+
+Example: relu(m=128), batch 128, 4 heads, 65 tokens, training in fp32.
+- On a CPU, LINEAR is used. The call has 128 * 4 * 65 * 128 = 4.3 million feature elements: too many for the rows of
+  short calls. It is not causal and not in bf16. The last row applies: `cpu/blocked.py`, with features from
+  `cpu/relu.py`.
+- On CUDA, the first row applies: `Linear.direct` with `Pointwise` (`kernels/pointwise.py`).
 
 Shapes: B batch, H heads, N tokens (Nq queries, Nk keys), D head width.
 """
@@ -105,8 +111,8 @@ def direct(call: Any) -> Tensor:
     return call.mixer.direct(call.q, call.k, call.v, call.key_mask)
 
 
-def num_features(call: LinearCall) -> int:
-    """The number of features of all tokens and heads; 0 without queries or without keys."""
+def num_feature_elements(call: LinearCall) -> int:
+    """The features of all tokens and heads, of queries or keys, whichever are more; 0 without queries or keys."""
     q, k = call.q, call.k
     largest = max(q.numel(), k.numel()) if q.numel() and k.numel() else 0
     return largest // q.shape[-1] * call.kernel.features
@@ -115,18 +121,18 @@ def num_features(call: LinearCall) -> int:
 def fits_one_thread(call: LinearCall) -> bool:
     """True if torch itself computes elementwise operations of this size on one thread."""
     limit = call.mixer.limits.one_thread
-    is_small = num_features(call) < limit and call.q.numel() < limit and call.v.numel() < limit
+    is_small = num_feature_elements(call) < limit and call.q.numel() < limit and call.v.numel() < limit
     return is_small and threads.limit_mkl_threads is not None
 
 
 def has_few_features(call: LinearCall) -> bool:
     """True if cutting the features into blocks costs more than it saves."""
-    return num_features(call) <= call.mixer.limits.few_features
+    return num_feature_elements(call) <= call.mixer.limits.few_feature_elements
 
 
 def uses_bf16(call: LinearCall) -> bool:
-    """True if bf16 is accurate enough and fast: the kernel allows it, the CPU supports it, and a head fits into one
-    block, so that each sum is rounded only once.
+    """True if the call asks for bf16 (inputs or autocast) and has no mask, the kernel allows bf16, the CPU has bf16
+    instructions, and a head fits into one block, so that each sum is rounded once.
     """
     if call.key_mask is not None or not cpu_kernel(call.kernel).allows_bf16(call.kernel):
         return False
@@ -192,7 +198,7 @@ def is_fp32(call: SoftmaxCall) -> bool:
 
 
 def is_bf16(call: SoftmaxCall) -> bool:
-    """True if this CPU should compute the call in bf16."""
+    """True if the call asks for bf16 (inputs or autocast) and the CPU has bf16 instructions."""
     return is_bf16_product(call.q, call.k, call.v, call.mixer.limits)
 
 
@@ -207,7 +213,10 @@ def is_unmasked(call: SoftmaxCall) -> bool:
 
 
 def has_few_queries(call: SoftmaxCall) -> bool:
-    """True for fewer queries than the width of a token, if the same tensor is keys and values."""
+    """True if keys and values are one tensor, with fewer queries than its width.
+
+    `read_softmax` makes such calls: H times the number of queries, and the model width.
+    """
     is_few = call.k is call.v and call.q.shape[-2] < call.q.shape[-1]
     return is_few and is_unmasked(call) and num_weights(call) <= call.mixer.limits.most_weights
 
@@ -229,12 +238,12 @@ SOFTMAX = (
     Route(needs_no_gradient, "torch's fused kernel: inference", direct),
     Route(
         lambda call: has_few_queries(call) and (is_fp32(call) or is_bf16(call)),
-        "explicit weights: fewer queries than the width of a token",
+        "explicit weights: fewer queries (of all heads) than the width of a token",
         lambda call: explicit_softmax.attend_few_queries(call.q, call.k, call.v),
     ),
     Route(
         lambda call: has_few_queries(call) and is_half_faster_in_fp32(call),
-        "explicit weights in fp32: fewer queries than the width of a token, in half precision",
+        "explicit weights in fp32: fewer queries (of all heads) than the width of a token, in half precision",
         lambda call: in_full_precision(explicit_softmax.attend_few_queries, call.q, call.k, call.v),
     ),
     Route(
@@ -252,7 +261,12 @@ SOFTMAX = (
         "torch's fused kernel in fp32: its backward is slower in half precision",
         lambda call: in_full_precision(call.mixer.direct, call.q, call.k, call.v, call.key_mask),
     ),
-    Route(always, "torch's fused kernel: masked, causal, a long sequence, or few weights", direct),
+    Route(
+        always,
+        "torch's fused kernel: no faster implementation applies (fp64, masked, causal, a long sequence, or too few or "
+        "too many weights)",
+        direct,
+    ),
 )
 
 
@@ -266,7 +280,7 @@ def can_read_tokens(call: ReadCall) -> bool:
 def has_many_key_features(call: ReadCall) -> bool:
     """True if there are enough key features to compute them in blocks."""
     features = call.q.shape[:2].numel() * call.tokens.x.shape[1] * call.mixer.kernel.features
-    return features > call.mixer.limits.few_features
+    return features > call.mixer.limits.few_feature_elements
 
 
 def read_linear(call: ReadCall) -> Tensor:

@@ -18,8 +18,8 @@ from favorit.attention.mixer import MIXERS, Mixer, UnprojectedTokens, allowed_ke
 class Softmax(Mixer):
     """w = softmax(q k^T / sqrt(D)); O(N^2 D) time, O(N) memory through torch's fused kernel.
 
-    `direct` calls torch's kernel. `forward` calls `direct` on every device except the CPU. The CPU trains short
-    sequences faster with explicit weights, which take O(N^2) memory (`route.SOFTMAX`, `cpu/`).
+    `direct` calls torch's kernel. `forward` calls `direct`, except for training on a CPU (`route.SOFTMAX`): there,
+    explicit weights are faster for short sequences, few queries and bf16. They take O(N^2) memory.
 
     Source: Vaswani et al. 2017, Attention Is All You Need, arXiv 1706.03762.
     """

@@ -24,7 +24,7 @@ from favorit.attention import KERNELS, build_mixer
 from favorit.attention.kernels.random_features import RandomRows
 from favorit.bench.memory import check_fits
 from favorit.bench.timing import describe
-from favorit.errors import FavoritError, positive, unknown
+from favorit.errors import FavoritError, check_positive, unknown
 from favorit.spec import PositiveInt, Registry, Spec, parse
 
 Estimate = Callable[[Tensor, Tensor], Tensor]
@@ -90,9 +90,9 @@ class Setting:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        positive(head_dim=self.head_dim, tokens=self.tokens, draws=self.draws)
+        check_positive(head_dim=self.head_dim, tokens=self.tokens, draws=self.draws)
         for m in self.m:
-            positive(m=m)
+            check_positive(m=m)
         for std in self.stds:
             if not MIN_STD <= std <= MAX_STD:
                 raise FavoritError(f"std={std} is not valid: give a value between {MIN_STD:g} and {MAX_STD:g}")

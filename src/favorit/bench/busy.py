@@ -20,7 +20,7 @@ from favorit.bench.timed_process import TimedProcess
 from favorit.bench.timing import Stats, describe
 from favorit.bench.timing_worker import open_replies, serve_timings, write_reply
 from favorit.config import ModelConfig
-from favorit.process import SPINNING, as_shipped, worker_settings
+from favorit.process import SPINNING, default_environment, worker_settings
 
 ONE, OURS, DEFAULT = "one thread", "favorit", "default spinning"
 QUIET_TARGET = 1.03  # largest ratio to default spinning on a quiet machine
@@ -81,7 +81,7 @@ def slowdowns(model: ModelConfig, batch: int, *, steps: int = 8, repeats: int = 
 
 def settings() -> dict[str, dict[str, str]]:
     """The environment of each setting. All keep large buffers: only threads and spinning differ."""
-    ours = {**as_shipped(), **worker_settings()}
+    ours = {**default_environment(), **worker_settings()}
     return {
         ONE: {**ours, "OMP_NUM_THREADS": "1"},
         OURS: ours,

@@ -69,10 +69,10 @@ class Crossing:
     always: bool = False
 
 
-def default_grid(max_tokens: int, advised: int) -> list[int]:
-    """The counts of GRID up to `max_tokens`, and `advised`, which replaces the counts within a factor of 1.1 of it."""
-    spaced = [count for count in GRID if abs(math.log(count / advised)) > math.log(MIN_SPACING)]
-    return sorted([*(count for count in spaced if count <= max_tokens), advised])
+def default_grid(max_tokens: int, target_tokens: int) -> list[int]:
+    """The counts of GRID up to `max_tokens`, and `target_tokens` instead of counts within a factor of 1.1 of it."""
+    spaced = [count for count in GRID if abs(math.log(count / target_tokens)) > math.log(MIN_SPACING)]
+    return sorted([*(count for count in spaced if count <= max_tokens), target_tokens])
 
 
 def measure_points(

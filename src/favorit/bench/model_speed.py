@@ -39,9 +39,9 @@ def model_costs(models: dict[str, ModelConfig], batch: int, *, repeats: int = 7)
         images, labels = _random_batch(config, batch)
         calls[name, STEP, model.tokens] = partial(step, images, labels)
         calls[name, INFERENCE, model.tokens] = partial(run_forward, model, images)
-        paths[name, STEP, model.tokens] = _by_layers(model.paths(batch))
+        paths[name, STEP, model.tokens] = _by_layers(model.attention_implementations(batch))
         with torch.no_grad():
-            paths[name, INFERENCE, model.tokens] = _by_layers(model.paths(batch))
+            paths[name, INFERENCE, model.tokens] = _by_layers(model.attention_implementations(batch))
         batch_flops = batch * measure.flops(model, images[:1])[""]
         flops[name, STEP, model.tokens] = 3 * batch_flops
         flops[name, INFERENCE, model.tokens] = batch_flops

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from favorit.bench.timing import Stats, describe
-from favorit.process import as_shipped
+from favorit.process import default_environment
 
 
 class WorkerError(Exception):
@@ -61,7 +61,7 @@ class TimedProcess:
 
 def single_reply(module: str, request: Mapping[str, Any]) -> Any:
     """The only reply to a request, from a new worker with default settings."""
-    with TimedProcess(module, request, as_shipped()) as process:
+    with TimedProcess(module, request, default_environment()) as process:
         return process.reply()
 
 

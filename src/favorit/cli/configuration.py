@@ -71,7 +71,8 @@ def _read(file: Path) -> dict[str, Any]:
         values = values.get("config")
     if not isinstance(values, dict) or not all(isinstance(values.get(section) or {}, dict) for section in SECTIONS):
         raise FavoritError(
-            f"--config {file}: it must contain the sections {', '.join(SECTIONS)}, each with key: value, and seed"
+            f"--config {file}: expected a mapping with sections among {', '.join(SECTIONS)} (each key: value), "
+            "and optionally seed"
         )
     return {str(key): _parse(value) for key, value in values.items()}
 

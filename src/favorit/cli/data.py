@@ -27,7 +27,7 @@ def list_(
     data_dir: DataDir = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """List the data sets: classes, size, licence, and whether their files are present.
+    """List the data sets: classes, size, license, and whether their files are present.
 
     Example: [bold]favorit data list[/bold]
     """
@@ -54,7 +54,7 @@ def list_(
         )
         return
     table = Table(title=f"data directory: {root}", title_justify="left")
-    for column in ("name", "classes", "size", "images", "licence", "files"):
+    for column in ("name", "classes", "size", "images", "license", "files"):
         table.add_column(column, justify="right" if column in ("classes", "size", "images") else "left")
     words = {True: "present", False: "absent", None: "not needed"}
     for name, card in CARDS.items():

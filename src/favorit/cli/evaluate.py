@@ -1,4 +1,4 @@
-"""`favorit evaluate`: repeat the test of a finished run."""
+"""`favorit evaluate`: evaluate a complete run on its test set again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ def evaluate(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
-    """Repeat the test of a complete run: accuracy, top 5, loss, calibration, each class, time, memory and size.
+    """Evaluate a complete run on its test set again.
+
+    Prints accuracy, top 5, loss, calibration, each class, time, memory and size.
 
     Example: [bold]favorit evaluate runs/0123456789abcdef[/bold]
     """

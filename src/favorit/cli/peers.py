@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from favorit.bench.peers.table import Row
 
 TITLES = (
-    *("ours", "peer", "case", "ours ms", "quartiles", "peer ms", "its quartiles"),
+    *("ours", "peer", "case", "ours ms", "quartiles", "peer ms", "peer quartiles"),
     *("ratio", "both tuned", "both default", "of limit", "cache penalty", "epoch s", "check"),
 )
 # Columns that a narrow terminal leaves out, the least important first.
 OPTIONAL = (
-    *("its quartiles", "quartiles", "cache penalty", "check", "of limit"),
+    *("peer quartiles", "quartiles", "cache penalty", "check", "of limit"),
     *("both default", "case", "epoch s", "both tuned"),
 )
 
@@ -103,6 +103,7 @@ def peers(
         "ratio: peer time / our time, above 1 ours is faster; the peer has the default settings of glibc and OpenMP, "
         "ours has favorit's (large buffers kept, short spinning); both tuned: favorit's settings on both sides; "
         "both default: default settings on both sides",
+        "of limit: achieved share of this machine's matrix-product limit",
         "cache penalty: slowdown of an operation when half of its input was written by another core; "
         "far above 1 if the cores share no cache",
     ]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from favorit.config import RunConfig
     from favorit.study.queue import PlannedEntry, Queue
     from favorit.study.runner import Report
-    from favorit.study.tasks import TaskEvent, Trained
+    from favorit.study.tasks import EpochDone, TaskEvent
     from favorit.training import Epoch, Event
     from favorit.tuning.events import TrialFinished, TuneEvent
 
@@ -96,7 +96,7 @@ def study_progress(console: Console, report: Report) -> Iterator[Callable[[TaskE
 
     Piped output also has a line for the start of a run, and lines about its epochs.
     """
-    from favorit.study.tasks import Began, Broke, Ended, Trained
+    from favorit.study.tasks import Began, Ended, EpochDone, Unfinished
 
     last_line: dict[str, float] = {}
 
@@ -113,10 +113,10 @@ def study_progress(console: Console, report: Report) -> Iterator[Callable[[TaskE
                 last_line[name] = now
                 action = f"resumes at step {event.step}" if event.step else "starts"
                 display.piped_line(f"{name}   {action} on {event.where}")
-            elif isinstance(event, Trained) and now - last_line.get(name, 0.0) >= EPOCH_INTERVAL:
+            elif isinstance(event, EpochDone) and now - last_line.get(name, 0.0) >= EPOCH_INTERVAL:
                 last_line[name] = now
                 display.piped_line(f"{name}   {_epoch_accuracy(event)}")
-            elif isinstance(event, Ended | Broke):
+            elif isinstance(event, Ended | Unfinished):
                 place = "[{}/{}]".format(*count())
                 elsewhere = "   done by another runner" if isinstance(event, Ended) and event.elsewhere else ""
                 display.line(f"{place} {name}   {_outcome(event)}{elsewhere}")
@@ -129,7 +129,7 @@ def queue_progress(queue: Queue, workers: int) -> Iterator[Callable[[PlannedEntr
     """Yields a function of queue events: a line for each finished run, a total bar and a bar per running run."""
     from favorit.cli.console import open_console
     from favorit.cli.study_tables import duration
-    from favorit.study.tasks import Broke, Ended
+    from favorit.study.tasks import Ended, Unfinished
 
     def count() -> tuple[int, int]:
         counts = queue.counts()
@@ -140,7 +140,7 @@ def queue_progress(queue: Queue, workers: int) -> Iterator[Callable[[PlannedEntr
 
         def on_event(planned: PlannedEntry, event: TaskEvent) -> None:
             draw(event)
-            if not isinstance(event, Ended | Broke):
+            if not isinstance(event, Ended | Unfinished):
                 return
             line = "[{}/{}] ".format(*count()) + f"{planned.entry.title}: {event.task.name}   {_outcome(event)}"
             if isinstance(event, Ended):
@@ -154,16 +154,16 @@ def queue_progress(queue: Queue, workers: int) -> Iterator[Callable[[PlannedEntr
 
 def _task_bars(display: Display, title: str, count: Callable[[], tuple[int, int]]) -> Callable[[TaskEvent], None]:
     """A function that moves a bar for all tasks and one for each running task. `count` returns (done, total)."""
-    from favorit.study.tasks import Began, Broke, Ended, Trained
+    from favorit.study.tasks import Began, Ended, EpochDone, Unfinished
 
     def draw(event: TaskEvent) -> None:
         task, epochs = event.task, event.task.config.train.epochs
         if isinstance(event, Began):
             display.bar(task.id, f"  {task.name}", 0, epochs)
-        elif isinstance(event, Trained):
+        elif isinstance(event, EpochDone):
             text = f"  {task.name}   {_epoch_accuracy(event)}"
             display.bar(task.id, text, event.record["epoch"] + 1, epochs)
-        elif isinstance(event, Ended | Broke):
+        elif isinstance(event, Ended | Unfinished):
             display.remove(task.id)
             display.bar("", title, *count())
 
@@ -172,14 +172,14 @@ def _task_bars(display: Display, title: str, count: Callable[[], tuple[int, int]
 
 
 def _outcome(event: TaskEvent) -> str:
-    from favorit.study.tasks import Broke, Ended
+    from favorit.study.tasks import Ended, Unfinished
 
-    if isinstance(event, Broke):
+    if isinstance(event, Unfinished):
         return f"{'stopped' if event.later else 'failed'}: {event.error}"
     return f"test {event.result['test']['accuracy']:.2%}" if isinstance(event, Ended) else ""
 
 
-def _epoch_accuracy(event: Trained) -> str:
+def _epoch_accuracy(event: EpochDone) -> str:
     record = event.record
     part = "train" if record["validation_accuracy"] is None else "validation"
     name = {"train": "training", "validation": "validation"}[part]

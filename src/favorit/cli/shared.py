@@ -10,7 +10,12 @@ from typing import Annotated, Any
 
 import typer
 
-Workers = Annotated[int, typer.Option(min=1, help="Processes that share the threads of this machine.")]
+Workers = Annotated[
+    int,
+    typer.Option(
+        min=1, help="Number of runs trained in parallel; the processes divide the CPU threads of this machine."
+    ),
+]
 DataDir = Annotated[
     Path | None, typer.Option(help="Folder of the data sets (default: FAVORIT_DATA, else the user's cache).")
 ]

@@ -122,7 +122,8 @@ def run(
     hours: Annotated[
         float | None,
         typer.Option(
-            min=0.0, help="After this many hours start no run, and stop each running one at its next checkpoint."
+            min=0.0,
+            help="Time limit in hours: then no new run starts, and each running one stops at its next checkpoint.",
         ),
     ] = None,
     workers: Workers = 1,

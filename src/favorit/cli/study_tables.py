@@ -140,10 +140,10 @@ def describe_options(options: Options) -> str:
 
 
 def explain_scale(study: Study, options: Options, groups: Iterable[str]) -> None:
-    """At a reduced scale, prints why published numbers differ from ours: images, epochs or another model."""
+    """If the scale is not the published one, prints why numbers differ from ours: images, epochs or another model."""
     if not options.is_reduced or not study.published:
         return
-    typer.echo(f"scale {options.shown_scale}: the published numbers come from more images or epochs")
+    typer.echo(f"scale {options.shown_scale}: published numbers come from another number of images or epochs")
     shown = set(groups)
     for group, differs in study.other_models(options).items():
         if group in shown:

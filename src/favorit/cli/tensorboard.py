@@ -81,11 +81,11 @@ class Curves:
 
     def on_task_event(self, event: TaskEvent, out: Path) -> None:
         """Writes an event of a study whose runs are in `out`."""
-        from favorit.study.tasks import Began, Trained
+        from favorit.study.tasks import Began, EpochDone
 
         if isinstance(event, Began):
             self.begin(out / event.task.id)
-        elif isinstance(event, Trained):
+        elif isinstance(event, EpochDone):
             self.add(event.task.id, event.record)
         else:
             self.end(event.task.id)

@@ -15,7 +15,10 @@ def train(
     preset: Annotated[str | None, typer.Option(help="A model ('favorit list presets').")] = None,
     config: Annotated[
         Path | None,
-        typer.Option(help="A YAML file with sections model, data and train, and a seed; or a run."),
+        typer.Option(
+            help="A YAML file with any of the sections model, data, train, and optionally a seed; or a run folder, "
+            "a packed run, or its config.json."
+        ),
     ] = None,
     settings: Annotated[
         list[str] | None,

@@ -183,7 +183,9 @@ def _table(result: TuneResult, trials: list[TrialRecord], title: str) -> Any:
             OBJECTIVES[name].format(value) for name, value in zip(result.objectives, trial.values or (), strict=True)
         ]
         batch = (
-            [f"{trial.latency['batch']:.2f} ms / {trial.latency['images']}" if trial.latency else ""] if latency else []
+            [f"{trial.latency['batch']:.2f} ms for {trial.latency['images']} images" if trial.latency else ""]
+            if latency
+            else []
         )
         table.add_row(
             str(trial.number),

@@ -1,7 +1,7 @@
 """Data sets, from files to batches: `load_dataset`, `split` and `Loader`."""
 
 from favorit.data.augment import AUGMENTS, Augment, build_augment
-from favorit.data.datasets import CARDS, DATASETS, load_dataset, located
+from favorit.data.datasets import CARDS, DATASETS, load_dataset, with_absolute_path
 from favorit.data.folder import find_images, read_image
 from favorit.data.images import DataSet, Images
 from favorit.data.loader import Batch, Loader
@@ -26,8 +26,8 @@ __all__ = [
     "fetch",
     "find_images",
     "load_dataset",
-    "located",
     "present",
     "read_image",
     "split",
+    "with_absolute_path",
 ]

@@ -284,8 +284,9 @@ class Augment:
         return source.gather(2, map.reshape(batch, 1, black).expand(-1, channels, -1)).view_as(images)
 
     def mix(self, images: Tensor, labels: Tensor, rows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """float (B + 1, C, H, W), each image followed by its partner, and labels (B,) -> (B mixed images, weight (B,)
-        of each image's own label).
+        """float (B + 1, C, H, W) and labels (B,) -> (B mixed images, weight (B,) of each image's own label).
+
+        The partner of image i is image i + 1.
 
         With several mixings, each sample draws one of them, all equally likely. It stays unchanged if that mixing is
         limited to other classes.
@@ -305,7 +306,7 @@ class Augment:
 
 
 def build_augment(text: str | None) -> Augment | None:
-    """The pipeline for a text such as `crop(4)|flip|rotate(5)`; None for None, "" or "none"."""
+    """The pipeline of a spec such as `crop(4)|flip|rotate(5)`; None for None, "" or "none"."""
     if text is None or not text.strip() or text.strip() == "none":
         return None
     return Augment([AUGMENTS.build(spec) for spec in parse_pattern(text)])

@@ -90,12 +90,12 @@ CARDS: dict[str, Card] = {
 
 
 def load_dataset(text: str, data_dir: DataDir = None) -> DataSet:
-    """The data set named by a text. Missing files are fetched into the data directory."""
+    """The data set of a spec such as `cifar10` or `folder:PATH`. Missing files are fetched into the data directory."""
     return DATASETS.build(_spec(text), data_dir=data_dir)
 
 
-def located(text: str) -> str:
-    """The text with an absolute path, if it has a path, so that it is valid in every working directory."""
+def with_absolute_path(text: str) -> str:
+    """The spec with an absolute path, if it has a path, so that it is valid in every working directory."""
     spec = _spec(text)
     values = DATASETS[spec.name].resolve(spec)
     return (
@@ -113,7 +113,7 @@ def _spec(text: str) -> Spec:
 
 
 def describe_dataset(name: str) -> DataSet:
-    """A published data set without its files: all fields except images and digest."""
+    """A published data set without its files: no images and no digest. `mean` and `std` are 0.5, unless published."""
     card = CARDS[name]
     height, width, channels = (int(part) for part in card.shape.split("x"))
     empty = Images(torch.empty((0, channels, height, width), dtype=torch.uint8), torch.empty(0, dtype=torch.int64))

@@ -65,11 +65,11 @@ def resize(height: PositiveInt, width: PositiveInt | None = None) -> _Change:
     return _Change(size=(height, width or height))
 
 
-@PREPROCESSES.register("normalise")
+@PREPROCESSES.register("normalise", alias="normalize")
 def normalise(mean: float | tuple[float, ...], std: PositiveFloat | tuple[PositiveFloat, ...]) -> _Change:
     """x <- (x / 255 - mean) / std: normalization with these values instead of the data set's own.
 
-    One value applies to all channels.
+    One value applies to all channels. `normalize` is accepted too.
 
     Source: common practice.
     """
@@ -77,7 +77,9 @@ def normalise(mean: float | tuple[float, ...], std: PositiveFloat | tuple[Positi
 
 
 def build_preprocess(text: str | None, mean: Sequence[float], std: Sequence[float]) -> Preprocess:
-    """The preprocessing for a text, starting from normalization with the data set's own `mean` and `std`.
+    """The preprocessing of a spec such as `resize(72)|normalise(0.5, 0.5)`.
+
+    Without `normalise`, images are normalized with the data set's own `mean` and `std`.
 
     The length of `mean` is the number of channels.
     """

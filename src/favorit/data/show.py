@@ -61,7 +61,7 @@ def picture(dataset: DataSet, augment: str | None = None, patch: int | None = No
     return Picture(
         title=f"{dataset.name}: {len(dataset.classes)} classes, {height} x {width} x {dataset.channels}, "
         f"{len(dataset.train):,} training and {len(dataset.test):,} test images",
-        caption=f"{dataset.citation}. Licence: {dataset.licence}. sha256 {dataset.digest[:16]}",
+        caption=f"{dataset.citation}. License: {dataset.licence}. sha256 {dataset.digest[:16]}",
         samples=samples,
         steps=_steps(dataset, stages, chosen, int(order[min(1, len(order) - 1)]), seed),
         normalized=Preprocess(dataset.mean, dataset.std)(original[None])[0],
@@ -88,7 +88,7 @@ def _steps(
 ) -> tuple[tuple[str, Tensor], ...]:
     """The image after one step, two steps, and so on.
 
-    The random numbers are those of the epoch, among twenty, in which the smallest change by a step is largest.
+    Tries the random numbers of 20 epochs and keeps those whose least visible step changes the image most.
     """
     pair = Images(dataset.train.images[[sample, partner]], dataset.train.labels[[sample, partner]])
     gray = Preprocess(dataset.mean, dataset.std).mean_color

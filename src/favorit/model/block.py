@@ -88,7 +88,7 @@ class Block(nn.Module):
         if mlp_dim:
             self.feed_forward = Residual(FeedForward(dim, mlp_dim, act, dropout), dim, norm, dropout, drop_path)
 
-    def forward(self, x: Tensor, grid: Grid, prefix: int, reads: int | None = None) -> Tensor:
-        """The tokens after this block, or the first `reads` of them."""
-        x = self.attention(x, grid=grid, prefix=prefix, reads=reads)
+    def forward(self, x: Tensor, grid: Grid, prefix: int, num_queries: int | None = None) -> Tensor:
+        """The tokens after this block, or the first `num_queries` of them."""
+        x = self.attention(x, grid=grid, prefix=prefix, num_queries=num_queries)
         return x if self.feed_forward is None else self.feed_forward(x)

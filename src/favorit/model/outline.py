@@ -15,8 +15,9 @@ from favorit.config import ModelConfig
 from favorit.errors import FavoritError
 from favorit.model.vit import ViT, create_model
 
-# Functions that fill a tensor with random values. The nn.init functions listed here reach a TorchFunctionMode
-# themselves, but the Tensor methods that they call do not. Other nn.init functions call a listed Tensor method.
+# Functions that fill a tensor with random values, as far as a TorchFunctionMode sees them. It sees a call of one of the
+# nn.init functions listed here, but not the Tensor methods that this function calls. For other nn.init functions, it
+# sees the Tensor method that they call.
 _FILLS = (
     Tensor.normal_,
     Tensor.uniform_,

@@ -25,9 +25,9 @@ _SMALL: dict[str, Any] = dict(dim=64, depth=4, heads=4, mlp_dim=128, layout="all
 # 2. Clepper et al., "Optimizing Image Classification on CIFAR-10 with Transformer Architectures": kernels behind a
 # convolutional backbone. Blocks have no feed-forward network. The backbone uses the kernel's activation. `exp` is not
 # an activation of the stem, so its backbone uses ReLU. We take the report's "orthogonal initialization" to be
-# torch.nn.init.orthogonal_, so rows=orthonormal. ReLU(Wx + b) has a random b and usually 256 features. The mixture has
-# the sizes of the ReLU run that it extends; f_theta has its own table of sizes. The report's ViT is post-norm with a
-# ReLU feed-forward network.
+# torch.nn.init.orthogonal_, so rows=orthonormal. ReLU(Wx + b) has a random b and usually 256 features. The mixture
+# extends another ReLU run of the report, with dim=768 and depth=1; f_theta has its own table of sizes. The report's ViT
+# is post-norm with a ReLU feed-forward network.
 _FEATURES = "rows=orthonormal, eps=1e-6, scale=sqrt"
 _KERNEL: dict[str, Any] = dict(mlp_dim=0, layout="all_performer", position="none", head="mean", norm="double")
 
@@ -71,7 +71,8 @@ _RELATIVE = {
 }
 
 PRESETS: dict[str, dict[str, Any]] = {
-    # Report 1: its table of model sizes, then its trained recipes (a) and (b).
+    # Report 1: `vit` from its table of sizes. Recipe (a) trains simple-vit, vit-128 and performer-*, recipe (b)
+    # performer-*-small.
     "vit": dict(dim=96, depth=4, heads=6, head_dim=64, mlp_dim=512, qkv_bias=False),
     "simple-vit": dict(
         dim=128, depth=6, heads=8, head_dim=64, mlp_dim=512, qkv_bias=False, out_bias=False, **_SINCOS_MEAN

@@ -37,7 +37,7 @@ class Stem(nn.Module, ABC):
 
     def forward(self, images: Tensor) -> tuple[Tensor, Grid]:
         """(tokens, their grid)."""
-        grid = self.grid(tuple(images.shape[-2:]))  # before `embed`, because its errors are readable
+        grid = self.grid(tuple(images.shape[-2:]))  # `grid` goes first: it raises readable errors, `embed` does not
         return self.embed(images), grid
 
 
@@ -171,7 +171,7 @@ class Conv(Stem):
         if not (rows and columns):
             raise FavoritError(
                 f"stem: the image {image_size} is too small to be halved {self.halvings} times: "
-                "use fewer channels or pool=last"
+                "list fewer convolutions in channels=(...), or set pool=last"
             )
         return rows, columns
 

@@ -14,7 +14,7 @@ from favorit.attention import Mixer
 from favorit.model.block import DropPath
 from favorit.model.layout import layers
 from favorit.model.vit import ViT
-from favorit.position import Position, Relative, acts_on_qk
+from favorit.position import Position, QueryKeyPosition, acts_on_qk
 
 # Modules without a row, because they are identities in evaluation mode.
 SILENT = (nn.Dropout, nn.Identity, DropPath)
@@ -41,7 +41,8 @@ def summarize(model: ViT) -> list[Row]:
     """The layers of a model in the order of the forward pass; parameters add up to the model's.
 
     The FLOPs of a mixer are those of its attention layer minus those of the other modules called. In the last block, if
-    the head reads only the class token, the mixer may project keys and values itself; it is then counted with them.
+    the head uses only the class token, the mixer may project keys and values itself; the FLOPs of these projections are
+    then part of the mixer's.
     """
     image = next(model.parameters()).new_zeros(1, model.config.channels, *model.config.image_size)
     training = model.training
@@ -140,7 +141,7 @@ def _call(path: str, module: nn.Module) -> str:
 
 def _kind(module: nn.Module, kind: str) -> str:
     if isinstance(module, Position):
-        return "+".join(type(part).__name__ for part in module.modules() if isinstance(part, Relative))
+        return "+".join(type(part).__name__ for part in module.modules() if isinstance(part, QueryKeyPosition))
     return kind if isinstance(module, Mixer) else type(module).__name__
 
 

@@ -23,7 +23,7 @@ from favorit.model.head import HEADS
 from favorit.model.layout import layers
 from favorit.model.presets import preset
 from favorit.model.stem import STEMS
-from favorit.position import Absolute, Relative, build_position
+from favorit.position import Absolute, QueryKeyPosition, build_position
 
 
 class ViT(nn.Module):
@@ -68,7 +68,7 @@ class ViT(nn.Module):
                 config.dim,
                 config.heads,
                 mixer,
-                build_position(config.position, **context, layer=layer, only=Relative),
+                build_position(config.position, **context, layer=layer, only=QueryKeyPosition),
                 config.head_dim,
                 config.qkv_bias,
                 config.out_bias,
@@ -93,8 +93,8 @@ class ViT(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         return self.head(self.features(images, self.head.reads))
 
-    def features(self, images: Tensor, reads: int | None = None) -> Tensor:
-        """(B, prefix + N, C): the tokens after the last block, or the first `reads` of them."""
+    def features(self, images: Tensor, num_queries: int | None = None) -> Tensor:
+        """(B, prefix + N, C): the tokens after the last block, or the first `num_queries` of them."""
         if images.ndim != 4 or images.shape[1] != self.config.channels:
             raise FavoritError(
                 f"images of shape {tuple(images.shape)} are not valid: expected (B, {self.config.channels}, H, W)"
@@ -107,7 +107,7 @@ class ViT(nn.Module):
         *blocks, last = self.blocks
         for block in blocks:
             x = block(x, grid, prefix)
-        return last(x, grid, prefix, reads)
+        return last(x, grid, prefix, num_queries)
 
     def resized(self, image_size: int | Grid) -> ViT:
         """A copy for another image size: parameters that depend on the token grid are interpolated."""
@@ -129,7 +129,7 @@ class ViT(nn.Module):
                 if isinstance(module, Kernel):
                     yield layer, module
 
-    def paths(self, batch: int) -> list[str]:
+    def attention_implementations(self, batch: int) -> list[str]:
         """The attention implementation that each layer uses for a training batch of this size."""
         *others, last = [module for module in self.modules() if isinstance(module, Attention)]
         return [
@@ -156,12 +156,15 @@ def initialize(model: nn.Module) -> None:
 
     | parameters                               | initial values                                    |
     |------------------------------------------|---------------------------------------------------|
-    | linear layers, the patch projection      | Xavier uniform, biases 0                          |
-    | convolutions of stems                    | Kaiming normal (fan out), biases 0                |
+    | linear layers (also inside kernels)      | Xavier uniform, biases 0                          |
+    | convolutions with kernel size = stride   | Xavier uniform, biases 0                          |
+    | (the patch projection)                   |                                                   |
+    | other convolutions (stems, dwconv)       | Kaiming normal (fan out), biases 0                |
     | class token                              | normal, standard deviation 0.02                   |
     | layer norms                              | weights 1, biases 0                               |
-    | position tables, gates, random features, | set by their own class                            |
-    | linformer and kernel projections         |                                                   |
+    | position tables, gates,                  | set by their own class                            |
+    | linformer projections,                   |                                                   |
+    | rows of pointwise and random kernels     |                                                   |
     """
     for module in model.modules():
         if isinstance(module, nn.Linear):

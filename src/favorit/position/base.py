@@ -17,7 +17,9 @@ class Position(nn.Module):
     """The identity. Absolute encodings override `tokens`; rotations and gates override `qk`."""
 
     def tokens(self, x: Tensor, grid: Grid, prefix: int) -> Tensor:
-        """(B,N,C) -> (B,N,C). Applied once, before the first layer."""
+        """(B,N,C) -> (B,N,C). `ViT` calls it once, before the first layer; a standalone `Attention` calls it on its
+        input.
+        """
         return x
 
     def qk(self, q: Tensor, k: Tensor, grid: Grid, prefix: int) -> tuple[Tensor, Tensor]:
@@ -32,7 +34,7 @@ class Absolute(Position):
     """Abstract: an encoding of tokens; one for each model."""
 
 
-class Relative(Position):
+class QueryKeyPosition(Position):
     """Abstract: an encoding of queries and keys; one for each layer."""
 
 

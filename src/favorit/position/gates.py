@@ -1,4 +1,6 @@
-"""Gates: queries and keys are multiplied by positive factors that depend on the grid position; O(N) for any mixer.
+"""Gates: queries and keys are multiplied by positive factors that depend on the grid position.
+
+Linear in N, and usable with any mixer.
 
     x <- x * exp(scale[position])        scale is initialized to 0, so a gate starts as the identity
 
@@ -16,11 +18,11 @@ from torch import Tensor, nn
 from favorit import seeds
 from favorit.autocast import without_autocast
 from favorit.grids import Grid, coordinates, interpolate
-from favorit.position.base import POSITIONS, Relative
+from favorit.position.base import POSITIONS, QueryKeyPosition
 from favorit.spec import PositiveInt
 
 
-class Gate(Relative):
+class Gate(QueryKeyPosition):
     """Abstract: a scale for each position, separate for queries and keys. Prefix tokens stay unchanged."""
 
     @abstractmethod

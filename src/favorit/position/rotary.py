@@ -10,17 +10,19 @@ from torch import Tensor
 
 from favorit.errors import FavoritError
 from favorit.grids import Grid, coordinates
-from favorit.position.base import POSITIONS, Relative
+from favorit.position.base import POSITIONS, QueryKeyPosition
 from favorit.spec import PositiveFloat
 
 
 @POSITIONS.register("rope2d")
-class Rope2d(Relative):
+class Rope2d(QueryKeyPosition):
     """w_i = base^(-i / (D/4)): pairs of elements rotate by the angle row w_i (first half of D) or column w_i (second
     half); O(N D).
 
-    q_m . k_n then depends on the positions only through the offset m - n. So do the weights of softmax, exactly, and
-    those of favor, in expectation; not those of other kernels. `base` 100 fits grids of tens of tokens.
+    q_m . k_n then depends on the positions only through the offset m - n, and so do the weights of softmax. For kernels
+    with random rows (favor, sincos, relu(m=128)), this holds in expectation over the rows, because their distribution
+    does not change under rotations. It does not hold for other kernels, such as relu without m or learned. `base` 100
+    fits grids of tens of tokens.
 
     Source: Su et al. 2021, RoFormer, arXiv 2104.09864; two axes as in Heo et al. 2024, Rotary Position Embedding for
     Vision Transformer, arXiv 2403.13298.

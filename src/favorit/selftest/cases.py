@@ -19,7 +19,7 @@ class Case:
     cannot hold.
 
     `formulas` maps some specs to a reference implementation of their feature map; each kernel has at least one. If
-    `near` is set, the other invariants hold only for tokens near a fixed token (`inputs.near`).
+    `near` is set, the invariants that are not excused are checked only near a fixed token (`inputs.near`).
     """
 
     specs: tuple[str, ...]

@@ -32,8 +32,8 @@ def weights_times_value_is_forward(build: Build, device: Device = CPU) -> None:
                 fast, slow = mixer(q, k, v), mixer.weights(q, k) @ v
                 assert fast.dtype == dtype
                 device.assert_close(fast, slow, tolerance)
-                for mine, twin in zip(gradients(fast, *wanted), gradients(slow, *wanted), strict=True):
-                    device.assert_close(mine, twin, 20 * tolerance)
+                for actual, expected in zip(gradients(fast, *wanted), gradients(slow, *wanted), strict=True):
+                    device.assert_close(actual, expected, 20 * tolerance)
 
 
 def other_number_of_queries(build: Build, device: Device = CPU) -> None:
@@ -55,8 +55,8 @@ def queries_are_independent(build: Build, device: Device = CPU) -> None:
             wanted = (q, k, v, *mixer.parameters())
             rows, alone = mixer(q, k, v)[..., :n_queries, :], mixer(q[..., :n_queries, :], k, v)
             device.assert_close(alone, rows, device.tolerances[device.widest])
-            for mine, twin in zip(gradients(alone, *wanted), gradients(rows, *wanted), strict=True):
-                device.assert_close(mine, twin, 100 * device.tolerances[device.widest])
+            for actual, expected in zip(gradients(alone, *wanted), gradients(rows, *wanted), strict=True):
+                device.assert_close(actual, expected, 100 * device.tolerances[device.widest])
 
 
 def read_equals_forward(build: Build, device: Device = CPU) -> None:
@@ -74,8 +74,8 @@ def read_equals_forward(build: Build, device: Device = CPU) -> None:
                     read, projected = mixer.read(q, tokens), mixer(q, *_projected(tokens))
                     assert read.dtype == dtype
                     device.assert_close(read, projected, tolerance)
-                    for mine, twin in zip(gradients(read, *wanted), gradients(projected, *wanted), strict=True):
-                        device.assert_close(mine, twin, 100 * tolerance)
+                    for actual, expected in zip(gradients(read, *wanted), gradients(projected, *wanted), strict=True):
+                        device.assert_close(actual, expected, 100 * tolerance)
                 half = device.half[0]
                 with torch.autocast(device.type, dtype=half):
                     under_autocast = mixer.read(q, tokens)
@@ -190,8 +190,8 @@ def mask_equals_removal(build: Build, device: Device = CPU) -> None:
     masked, removed = mixer(q, large, v, key_mask=mask), mixer(q, k[:, :, keep], v[:, :, keep])
     device.assert_close(masked, removed, 1e-5)
     device.assert_close(mixer.weights(q, large, key_mask=mask) @ v, masked, 1e-5)
-    for mine, twin in zip(gradients(masked, q, v), gradients(removed, q, v), strict=True):
-        device.assert_close(mine, twin, 1e-4)
+    for actual, expected in zip(gradients(masked, q, v), gradients(removed, q, v), strict=True):
+        device.assert_close(actual, expected, 1e-4)
 
 
 def all_masked_is_finite(build: Build, device: Device = CPU) -> None:
@@ -259,8 +259,8 @@ def causal_equals_prefixes(build: Build, device: Device = CPU) -> None:
     fast = causal(q, k, v)
     slow = torch.cat([plain(q[:, :, i : i + 1], k[:, :, : i + 1], v[:, :, : i + 1]) for i in range(n)], -2)
     device.assert_close(fast, slow, 2e-5)
-    for mine, twin in zip(gradients(fast, q, k, v), gradients(slow, q, k, v), strict=True):
-        device.assert_close(mine, twin, 5e-4)
+    for actual, expected in zip(gradients(fast, q, k, v), gradients(slow, q, k, v), strict=True):
+        device.assert_close(actual, expected, 5e-4)
     w = causal.weights(q, k)
     assert w.triu(1).abs().max() == 0
     device.assert_close(w @ v, fast, 2e-5)
@@ -311,8 +311,8 @@ MIXER_CHECKS: dict[str, Check] = {
 NEEDS_FP64 = {autocast_keeps_fp64.__name__}
 
 
-class Promise(NamedTuple):
-    """An invariant that must hold: the registered name, its case, one of its specs and the name of the check."""
+class RequiredCheck(NamedTuple):
+    """A check that must pass: the registered name, its case, one of its specs and the name of the check."""
 
     mixer: str
     case: Case
@@ -320,8 +320,8 @@ class Promise(NamedTuple):
     check: str
 
 
-PROMISES = [
-    Promise(name, case, spec, check)
+REQUIRED_CHECKS = [
+    RequiredCheck(name, case, spec, check)
     for table in (MIXERS, RAW)
     for name, case in table.items()
     for spec in case.specs

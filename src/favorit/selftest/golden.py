@@ -46,14 +46,14 @@ def losses(device: Device = CPU) -> list[float]:
     return measured
 
 
-def kept() -> list[float]:
+def recorded_losses() -> list[float]:
     """The recorded losses."""
     return json.loads(FILE.read_text())
 
 
 def losses_are_golden(device: Device = CPU) -> None:
     """Each loss equals the recorded loss within the relative tolerance of the device."""
-    worst = max(abs(loss / golden - 1) for loss, golden in zip(losses(device), kept(), strict=True))
+    worst = max(abs(loss / golden - 1) for loss, golden in zip(losses(device), recorded_losses(), strict=True))
     if not worst <= device.golden:
         raise TooFarError(worst, device.golden, "of a golden loss")
 

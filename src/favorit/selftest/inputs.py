@@ -111,7 +111,7 @@ class TooFarError(AssertionError):
 
 
 def assert_close(actual: Tensor, expected: Tensor, tolerance: float) -> None:
-    """Asserts equality up to a tolerance, relative to the largest expected entry or, if all are smaller, to 1."""
+    """Asserts equality up to a tolerance, relative to max(1, largest |expected|)."""
     scale = max(1.0, expected.abs().max().item())
     difference = (actual - expected).abs().max().item() / scale
     if not difference <= tolerance:  # NaN fails too

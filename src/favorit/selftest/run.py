@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from favorit.errors import FavoritError
 from favorit.selftest import golden, short_run
-from favorit.selftest.checks import MIXER_CHECKS, NEEDS_FP64, PROMISES
+from favorit.selftest.checks import MIXER_CHECKS, NEEDS_FP64, REQUIRED_CHECKS
 from favorit.selftest.devices import Device
 from favorit.selftest.inputs import TooFarError, case_builder
 
@@ -44,7 +44,7 @@ def list_trials(device: Device, only: str | None = None) -> list[Trial]:
     """All trials of a device, or those whose check or subject contains `only`."""
     conformance = [
         Trial(check, spec, partial(MIXER_CHECKS[check], device.moved(case_builder(case, spec)), device))
-        for _, case, spec, check in PROMISES
+        for _, case, spec, check in REQUIRED_CHECKS
         if device.has_fp64 or check not in NEEDS_FP64
     ]
     trials = [

@@ -3,13 +3,14 @@
 Four layouts of standard and Performer layers x {relu, FAVOR+} x number of features m, on MNIST and CIFAR-10. Model: dim
 64, depth 4, 4 heads, patch 4. Recipe: AdamW at 1e-3 (the report's code has no schedule), batch 128, 50 epochs, seed 42;
 inference is timed at batch 128. The text mentions m = 8 but publishes no row for it; the grid here includes it.
-`--only "data=mnist"` is the report's `full_grid` for one data set, and `--only` with a full name is its `run_one`.
+`--only "data=mnist"` corresponds to the function `full_grid` of the report's code, called for one data set, and
+`--only` with a full name to its function `run_one`.
 
 The report's text says that test images are not augmented and that the best test accuracy is reported. Its code augments
-them and keeps the last epoch. Results here have both: `test` is augmented and `plain_test` is not, both for the last
-epoch, and `best_test` is the best epoch. The report's determinism settings correspond to `train.deterministic=True`.
-Its Figures 6 and 7 show times over m. Each result here has the seconds of an epoch and of a batch. `favorit study
-status hybrids --published` shows them for runs that did not share the machine.
+them and keeps the last epoch. Results here have three accuracies: `test` (last epoch, augmented), `plain_test` (last
+epoch, not augmented) and `best_test` (best epoch, augmented). The report's determinism settings correspond to
+`train.deterministic=True`. Its Figures 6 and 7 show times over m. Each result here has the seconds of an epoch and of a
+batch. `favorit study status hybrids --published` shows them for runs that did not share the machine.
 
 Scale `small`: CIFAR-10, 10,000 training images, 10 epochs. It has every layout with both kernels at m = 32 and 128,
 all_performer with m from 8 to 512, the baseline and the controls."""

@@ -54,11 +54,11 @@ RECIPES: dict[str, dict[str, Any]] = {
     "mixture": {**ADAM, "train.lr": 5e-4},
     "learned": {**SGD, "train.clip": 1.0, "train.weight_decay": 1e-4},
 }
-FEATURES = "rows=orthonormal, eps=1e-6, scale=sqrt"
+FEATURE_OPTIONS = "rows=orthonormal, eps=1e-6, scale=sqrt"
 # The report's own forms where ours differ.
 RAW = {
-    "elu": f"elu(m=256, alpha=0.25, raw=True, {FEATURES})",
-    "gelu": f"gelu(m=128, raw=True, {FEATURES})",
+    "elu": f"elu(m=256, alpha=0.25, raw=True, {FEATURE_OPTIONS})",
+    "gelu": f"gelu(m=128, raw=True, {FEATURE_OPTIONS})",
     "learned": "learned(m=512, raw=True, scale=sqrt)",
     "mixture": "mixture(raw=True, eps=1e-6)",
 }
@@ -74,7 +74,7 @@ def elu(alpha: float, m: int, depth: int, dropout: float, lr: float, batch: int)
     return {
         "model.preset": "conv-elu",
         **ADAM,
-        "model.performer": f"elu(m={m}, alpha={alpha}, {FEATURES})",
+        "model.performer": f"elu(m={m}, alpha={alpha}, {FEATURE_OPTIONS})",
         "model.stem": f"conv(act=elu, tokens=1, dropout={dropout})",
         "model.depth": depth,
         "model.heads": 16,
@@ -99,9 +99,9 @@ RAW_FORMS = Points(*(model(name, "", {"model.performer": kernel}) for name, kern
 PROPOSALS = Points(
     model("relu", "", {"train.class_weights": (1, 1, 1, 1.5, 1, 1.5, 1, 1, 1, 1)}),
     model("relu", "", {"data.augment": "crop(4)|flip|rotate(10, classes=(3, 5))"}),
-    model("exp", "", {"model.performer": f"exp(m=128, clamp=5.0, {FEATURES})"}),
-    model("exp", "", {"model.performer": f"exp(m=128, clamp=20.0, {FEATURES})"}),
-    model("exp", "", {"model.performer": f"exp(m=128, temperature=True, {FEATURES})"}),
+    model("exp", "", {"model.performer": f"exp(m=128, clamp=5.0, {FEATURE_OPTIONS})"}),
+    model("exp", "", {"model.performer": f"exp(m=128, clamp=20.0, {FEATURE_OPTIONS})"}),
+    model("exp", "", {"model.performer": f"exp(m=128, temperature=True, {FEATURE_OPTIONS})"}),
     model("exp", "", {"train.weight_decay": 1e-4}),
     model("relu", "-grid", {"model.performer": "sincos(m=128)"}),
 )

@@ -1,5 +1,5 @@
 """Four Vision Transformers that differ only in their mixer, on the digits that come with scikit-learn. `make demo` runs
-this study in two minutes."""
+this study in one to three minutes, after set-up."""
 
 from __future__ import annotations
 

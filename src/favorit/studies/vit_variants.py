@@ -87,7 +87,7 @@ def swept_point(row: Row) -> dict[str, Any]:
 
 STUDY = Study(
     name="vit-variants",
-    question="How do ViT, SimpleViT and Performers compare, and how do depth, width, rate and dropout matter?",
+    question="How do ViT, SimpleViT and Performers compare, and how do depth, width, learning rate and dropout matter?",
     base={
         "train.epochs": 100,
         "train.batch_size": 64,

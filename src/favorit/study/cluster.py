@@ -16,13 +16,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from favorit.errors import FavoritError, positive
+from favorit.errors import FavoritError, check_positive
 from favorit.process import worker_settings
 from favorit.study.join import cluster_slots, joined, node_name, resources
 from favorit.study.local import TRIES
 from favorit.study.node import Failed, Message, Order, work
 from favorit.study.source import Source, error_line
-from favorit.study.tasks import Began, Broke, Ended, Task, TaskEvent, Trained
+from favorit.study.tasks import Began, Ended, EpochDone, Task, TaskEvent, Unfinished
 from favorit.study.transfer import read_contents, write_contents
 from favorit.training.events import Begin, End, Epoch
 from favorit.training.folder import HeldError, RunFolder
@@ -53,7 +53,7 @@ def cluster(
     accelerator may use it). After `hours` hours no run starts, and running ones stop at their next checkpoint.
     The study's file, `source`, is sent to the nodes and imported there.
     """
-    positive(cpus=cpus)
+    check_positive(cpus=cpus)
     if gpus is not None and (gpus < 0 or (gpus > 1 and gpus % 1)):
         raise FavoritError(f"gpus={gpus:g} is not valid: write an integer, or a fraction below 1 such as 0.5")
     deadline = float("inf") if hours is None else time.monotonic() + 3600 * hours
@@ -134,13 +134,13 @@ class _Driver:
         """Postpones all tasks that no node has started."""
         for stream in [stream for stream, claim in self.running.items() if not claim.started]:
             yield self._stop(stream)
-        yield from (Broke(task, TIME_IS_UP, later=True) for task in (*self.pending, *self.held))
+        yield from (Unfinished(task, TIME_IS_UP, later=True) for task in (*self.pending, *self.held))
         self.pending.clear()
         self.held.clear()
 
     def _stop(self, stream: Any) -> TaskEvent:
         self.ray.cancel(stream)
-        return self._end(stream, Broke(self.running[stream].task, TIME_IS_UP, later=True))
+        return self._end(stream, Unfinished(self.running[stream].task, TIME_IS_UP, later=True))
 
     def _claim(self) -> Iterator[TaskEvent]:
         """Submits tasks whose run is free, until Ray has AHEAD more of them than slots."""
@@ -155,7 +155,7 @@ class _Driver:
                 continue
             except FavoritError as error:
                 claim.lock.close()
-                yield Broke(task, str(error))
+                yield Unfinished(task, str(error))
                 continue
             if result is None or result["status"] == "pruned":
                 self._submit(claim)
@@ -164,7 +164,7 @@ class _Driver:
                 claim.folder.tidy()
             claim.lock.close()
             if result["status"] == "failed":
-                yield Broke(task, str(claim.folder.failed_before(result)))
+                yield Unfinished(task, str(claim.folder.failed_before(result)))
             else:
                 yield Ended(task, result, elsewhere=True)
 
@@ -193,9 +193,9 @@ class _Driver:
                 claim.deaths = 0
         except FavoritError as error:
             self.ray.cancel(stream)
-            yield self._end(stream, Broke(claim.task, str(error)))
+            yield self._end(stream, Unfinished(claim.task, str(error)))
         except RayTaskError as error:  # raised outside of `work`, for example if favorit is not installed there
-            yield self._end(stream, Broke(claim.task, f"a node cannot train: {error_line(error.cause)}"[:500]))
+            yield self._end(stream, Unfinished(claim.task, f"a node cannot train: {error_line(error.cause)}"[:500]))
         except (RayError, StopIteration) as error:
             yield from self._resubmit(stream, error_line(error)[:500])
         else:
@@ -210,10 +210,10 @@ class _Driver:
         elif isinstance(event, End):
             yield self._end(stream, Ended(claim.task, claim.folder.result() or {}))
         elif isinstance(event, Failed):
-            yield self._end(stream, Broke(claim.task, f"on {node_name(self.ray, message.node)}: {event.error}"))
+            yield self._end(stream, Unfinished(claim.task, f"on {node_name(self.ray, message.node)}: {event.error}"))
         else:
             if isinstance(event, Epoch):
-                yield Trained(claim.task, asdict(event))
+                yield EpochDone(claim.task, asdict(event))
             if time.monotonic() >= self.deadline:
                 yield self._stop(stream)
 
@@ -224,7 +224,7 @@ class _Driver:
         if claim.deaths == TRIES:
             yield self._end(
                 stream,
-                Broke(claim.task, f"its worker died {TRIES} times without progress; the last time: {reason}"),
+                Unfinished(claim.task, f"its worker died {TRIES} times without progress; the last time: {reason}"),
             )
             return
         self.ray.cancel(stream, force=True)  # the worker may be alive, and only its message lost

@@ -8,9 +8,9 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from favorit.errors import positive
+from favorit.errors import check_positive
 from favorit.study.source import Source
-from favorit.study.tasks import Broke, Ended, Task, TaskEvent, Trained
+from favorit.study.tasks import Ended, EpochDone, Task, TaskEvent, Unfinished
 from favorit.study.worker import Held, Order, work
 from favorit.training.folder import RunFolder
 from favorit.workers import Exit, Worker, WorkerPool
@@ -38,7 +38,7 @@ def local(
     """
     import torch
 
-    positive(workers=workers)
+    check_positive(workers=workers)
     order = Order(
         name="",
         out=str(out),
@@ -79,7 +79,7 @@ class _Dispatcher:
 
     def _postpone(self) -> Iterator[TaskEvent]:
         for task in (*self.pending, *self.held):
-            yield Broke(task, "the time is up; rerun the same command to start it", later=True)
+            yield Unfinished(task, "the time is up; rerun the same command to start it", later=True)
         self.pending.clear()
         self.held.clear()
 
@@ -115,9 +115,9 @@ class _Dispatcher:
             yield from self._remove(worker, message)
             return
         task = self.running[worker]
-        if isinstance(message, Ended | Broke | Held):
+        if isinstance(message, Ended | Unfinished | Held):
             del self.running[worker]
-        if isinstance(message, Trained):
+        if isinstance(message, EpochDone):
             self.deaths[task.id] = 0
         if isinstance(message, Held):
             self.held.append(task)
@@ -134,4 +134,4 @@ class _Dispatcher:
         if self.deaths[task.id] < TRIES:
             self.pending.appendleft(task)
         else:
-            yield Broke(task, f"its worker died {TRIES} times without progress; the last time: {end}")
+            yield Unfinished(task, f"its worker died {TRIES} times without progress; the last time: {end}")

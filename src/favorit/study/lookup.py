@@ -74,12 +74,12 @@ def _matches(study: Study, config: RunConfig) -> Iterable[tuple[str, list[Refere
             for point in points.values():
                 if agrees(fields, point.changes):
                     own = study.config(point, options)
-                    if _meaning(own, recipe, config) == _meaning(config, recipe, config):
+                    if _digest(own, recipe, config) == _digest(config, recipe, config):
                         yield f"{study.name}: {point.group}", published.read(table.table).references(number), own
 
 
-def _meaning(config: RunConfig, recipe: Iterable[str], resolved: RunConfig) -> str:
-    """An identifier of the model, the data set and these recipe fields. Image size, channels and classes come from
+def _digest(config: RunConfig, recipe: Iterable[str], resolved: RunConfig) -> str:
+    """A digest of the model, the data set and these recipe fields. Image size, channels and classes come from
     `resolved`.
     """
     from favorit.training.run import run_id
@@ -92,12 +92,12 @@ def _meaning(config: RunConfig, recipe: Iterable[str], resolved: RunConfig) -> s
     return run_id(meant, config.data.name)
 
 
-def _differences(own: RunConfig, config: RunConfig) -> list[str]:
+def _differences(published: RunConfig, run: RunConfig) -> list[str]:
     """The recipe and data fields that differ, such as `train.epochs 5 instead of 50`."""
     found = []
     for section in ("train", "data"):
-        ours: Mapping[str, Any] = getattr(config, section).model_dump(mode="json")
-        theirs: Mapping[str, Any] = getattr(own, section).model_dump(mode="json")
+        ours: Mapping[str, Any] = getattr(run, section).model_dump(mode="json")
+        theirs: Mapping[str, Any] = getattr(published, section).model_dump(mode="json")
         for name, value in ours.items():
             if value != theirs[name] and f"{section}.{name}" not in IGNORED:
                 found.append(f"{section}.{name} {value} instead of {theirs[name]}")

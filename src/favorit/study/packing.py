@@ -78,7 +78,7 @@ def pack_stored(run: StoredRun, to: Path) -> Packed:
             return Packed(
                 run.id,
                 "broken",
-                f"{path} holds a different training of {run.path} and is kept: delete it to pack this one",
+                f"{path} already holds another result of the run {run.id}: delete that file to pack {run.path}",
             )
         content = packed_bytes(run)
     except FavoritError as error:

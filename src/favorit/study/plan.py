@@ -147,7 +147,7 @@ def _check(config: RunConfig, data: DataSet, checked: set[Any]) -> None:
 
 def index_path(study: Study, options: Options, out: str | Path) -> Path:
     """The file that stores a study's run identifiers, which are computed from the data. It can be deleted safely."""
-    return Path(out) / ".studies" / study.name / f"{study.meaning(options)}.json"
+    return Path(out) / ".studies" / study.name / f"{study.digest(options)}.json"
 
 
 def write_index(plan: Plan, out: str | Path) -> None:

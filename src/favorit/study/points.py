@@ -101,7 +101,7 @@ def zipped(fields: Mapping[str, Sequence[Any]] | None = None, /, **more: Sequenc
     lists = _lists(fields, more)
     if len({len(values) for values in lists.values()}) > 1:
         lengths = ", ".join(f"{field} has {len(values)}" for field, values in lists.items())
-        raise FavoritError(f"zip needs the same number of values for each field: {lengths}")
+        raise FavoritError(f"zipped needs the same number of values for each field: {lengths}")
     return Points(*(dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True)))
 
 

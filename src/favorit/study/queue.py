@@ -90,7 +90,10 @@ class Queue:
         return list(found.values())
 
     def counts(self) -> RunCounts:
-        """A run that several entries contain counts once. Without its data set, a run may have a name only."""
+        """The number of runs by status.
+
+        A run in several entries counts once, by its ID, or by its name if the missing data set leaves it without an ID.
+        """
         done, blocked = set(), set()
         for planned in self.entries:
             plan, results = planned.report.plan, planned.report.results

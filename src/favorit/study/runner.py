@@ -14,7 +14,7 @@ from favorit.study.load import load_study
 from favorit.study.packing import create_pack_folder, pack_stored
 from favorit.study.plan import Plan, entries, make_plan, write_index
 from favorit.study.study import Options, Study
-from favorit.study.tasks import Backend, Broke, Ended, Task, TaskEvent
+from favorit.study.tasks import Backend, Ended, Task, TaskEvent, Unfinished
 from favorit.training.find import find_run
 from favorit.training.folder import RunFolder
 from favorit.training.records import status as run_status
@@ -44,7 +44,7 @@ class Report:
             self.results[name] = event.result
             del self.missing[name]
             self.pack_finished(event.task)
-        elif isinstance(event, Broke) and not event.later:
+        elif isinstance(event, Unfinished) and not event.later:
             self.errors[name] = event.error
             del self.missing[name]
             folder = RunFolder(self.out / event.task.id)

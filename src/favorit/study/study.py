@@ -52,7 +52,7 @@ class Options:
 
     @property
     def is_reduced(self) -> bool:
-        """True if the runs have fewer images or epochs than the published study."""
+        """True if scale, epochs or subset differ from the published study."""
         return (self.scale, self.epochs, self.subset) != (FULL, None, None)
 
     @property
@@ -97,10 +97,10 @@ class Study:
     """A study: `base` applies to every point unless the point overrides it; `sound` are the changes of `--protocol
     sound`, which override both.
 
-    `flags` are remarks that tables print, each with patterns of the points it applies to. `scales` are named reductions
-    in addition to `published` (the whole study) and `smoke` (256 images, one epoch). `source` is the file that the
-    study was loaded from; processes that train its points import it too. `published` maps rows of published tables to
-    points.
+    `flags` are remarks that tables print: {remark: patterns of the points that it applies to}. `scales` are named
+    reductions in addition to `published` (the whole study) and `smoke` (256 images, one epoch). `source` is the file
+    that the study was loaded from; processes that train its points import it too. `published` maps rows of published
+    tables to points.
     """
 
     name: str
@@ -120,7 +120,7 @@ class Study:
             )
         if not isinstance(self.points, Points):
             raise FavoritError(
-                f"study {self.name}: points must be Points (from product, zip or Points), not "
+                f"study {self.name}: points must be Points (from product, zipped or Points), not "
                 f"{type(self.points).__name__}"
             )
         if not self.points:
@@ -197,8 +197,8 @@ class Study:
             raise FavoritError(f"study {self.name}, point {point.name!r}: {error}") from None
         return config
 
-    def meaning(self, options: Options) -> str:
-        """An identifier of the study's configurations, the options and the version of favorit."""
+    def digest(self, options: Options) -> str:
+        """A digest of the study's configurations, the options and the version of favorit."""
         chosen = asdict(replace(options, only=options.patterns))
         # Leaves out the seeds, which are in the options: building thousands of configurations takes a second.
         variants = self.configs(replace(options, seeds=(), only=None))
@@ -242,7 +242,7 @@ class Study:
         return {group: pair for group, pair in found.items() if pair[1]}
 
     def flagged(self, name: str) -> Iterator[str]:
-        """The remarks that apply to a point."""
+        """The remarks in `flags` that apply to a point."""
         return (
             sentence for sentence, patterns in self.flags.items() if any(matches(name, pattern) for pattern in patterns)
         )
@@ -270,8 +270,8 @@ def _names(points: Sequence[Changes], base: Changes, default: str) -> list[str]:
     for name in fields:
         if count_distinct([*kept, name]) > count_distinct(kept):
             kept.append(name)
-    # Drops redundant fields: those without which as many points are distinct. This must hold for all kept fields and
-    # for the kept fields that every point sets, because a reader does not notice that a name lacks a field.
+    # Drops a field if the names distinguish as many points without it. The test runs twice: with all kept fields, and
+    # with only those that every point sets, because a reader overlooks a missing field.
     for name in reversed(kept):
         before = (kept, [other for other in kept if None not in columns[other]])
         after = [[other for other in names if other != name] for names in before]

@@ -2,7 +2,7 @@
 
 A backend is a generator function `backend(tasks, out, source=..., ...)`. It trains every task into `out`/<id> in
 processes that have imported the study's file, resumes interrupted runs, retries a task whose process died, and yields
-exactly one Ended or Broke for each task.
+exactly one Ended or Unfinished for each task.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Began:
 
 
 @dataclass(frozen=True)
-class Trained:
+class EpochDone:
     """One epoch is trained, validated and saved. `record` is its line of epochs.jsonl."""
 
     task: Task
@@ -53,13 +53,16 @@ class Ended:
 
 
 @dataclass(frozen=True)
-class Broke:
-    """The task failed, or is postponed (`later` is true) because the time is up. Other tasks continue."""
+class Unfinished:
+    """The task ends without a result: it failed, or is postponed (`later` is true) because the time is up.
+
+    Other tasks continue.
+    """
 
     task: Task
     error: str
     later: bool = False
 
 
-TaskEvent = Began | Trained | Ended | Broke
+TaskEvent = Began | EpochDone | Ended | Unfinished
 Backend = Callable[..., Generator[TaskEvent, None, None]]

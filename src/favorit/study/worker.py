@@ -19,7 +19,7 @@ from favorit.config import RunConfig
 from favorit.errors import FavoritError
 from favorit.machine_lock import training
 from favorit.study.source import Source, error_line
-from favorit.study.tasks import Began, Broke, Ended, Task, TaskEvent, Trained
+from favorit.study.tasks import Began, Ended, EpochDone, Task, TaskEvent, Unfinished
 from favorit.training.events import Begin, Checkpoint, Epoch, Event, Step
 from favorit.training.folder import HeldError
 from favorit.workers import Parent
@@ -69,7 +69,7 @@ def work(parent: Parent, order: Order) -> None:
         parent.send(_attempt(parent.receive(), order, read, parent.send))
 
 
-def _attempt(task: Task, order: Order, read: Any, send: Callable[[TaskEvent], None]) -> Ended | Broke | Held:
+def _attempt(task: Task, order: Order, read: Any, send: Callable[[TaskEvent], None]) -> Ended | Unfinished | Held:
     """Trains a task until it is complete, it fails, or the time is up."""
     from favorit.training.run import train
 
@@ -87,7 +87,7 @@ def _attempt(task: Task, order: Order, read: Any, send: Callable[[TaskEvent], No
                 )
             send(Began(task, event.step, order.name))
         elif isinstance(event, Epoch):
-            send(Trained(task, asdict(event)))
+            send(EpochDone(task, asdict(event)))
         if isinstance(event, Epoch | Checkpoint) and time.monotonic() >= order.deadline:
             raise _TimeIsUpError("the time is up; rerun the same command to resume")
 
@@ -110,9 +110,9 @@ def _attempt(task: Task, order: Order, read: Any, send: Callable[[TaskEvent], No
     except HeldError:
         return Held(task)
     except _TimeIsUpError as error:
-        return Broke(task, str(error), later=True)
+        return Unfinished(task, str(error), later=True)
     except Exception as error:
-        return Broke(task, error_line(error))
+        return Unfinished(task, error_line(error))
 
 
 def release_memory() -> None:

@@ -12,7 +12,8 @@ from contextlib import contextmanager
 import torch
 from torch.backends import cudnn
 
-# cuBLAS reads this variable at its first use. A process that has already used CUDA must set it at its start.
+# cuBLAS reads this variable at its first use. If a process uses CUDA before this block, set the variable when the
+# process starts.
 CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
 
 

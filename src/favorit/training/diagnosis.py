@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from favorit.training.evaluation import Precision
+from favorit.training.evaluation import AutocastFactory
 
 
-def diagnose(model: nn.Module, images: Tensor, precision: Precision) -> str:
+def diagnose(model: nn.Module, images: Tensor, precision: AutocastFactory) -> str:
     """One line: the first layer with a non-finite output for these images, or the first non-finite weights, and the
     root mean squares of the outputs of stem, blocks and head.
 
@@ -27,13 +27,13 @@ def diagnose(model: nn.Module, images: Tensor, precision: Precision) -> str:
     return f"{where}; root mean squares: {', '.join(f'{name} {size:.3g}' for name, size in sizes.items())}"
 
 
-def _forward_sizes(model: nn.Module, images: Tensor, precision: Precision) -> tuple[dict[str, float], str | None]:
+def _forward_sizes(model: nn.Module, images: Tensor, precision: AutocastFactory) -> tuple[dict[str, float], str | None]:
     """(root mean squares of the outputs of stem, blocks and head, first layer with a non-finite output)."""
     sizes: dict[str, float] = {}
     broken: list[str] = []
 
     def register(name: str, module: nn.Module) -> Any:
-        # A hooked attention layer materializes q, k and v even where training uses a fused implementation.
+        # A hooked attention layer projects q, k and v even where training skips the projection of keys or values.
         def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
             value = output[0] if isinstance(output, tuple) else output
             if name in ("stem", "head") or name.removeprefix("blocks.").isdigit():

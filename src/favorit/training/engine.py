@@ -288,7 +288,7 @@ class Training:
             raise self._diverged("test logits are not finite", next(self.test.epoch(0)).images)
         self.folder.write_predictions(tested.logits.numpy(), tested.labels.numpy())
         with self.fabric.autocast():
-            paths = self.model.paths(self.config.train.batch_size)
+            paths = self.model.attention_implementations(self.config.train.batch_size)
         result = complete_result(
             self.config,
             self.evaluated_model,

@@ -17,7 +17,7 @@ from favorit.data import Loader
 from favorit.evaluate import metrics
 
 
-class Precision(Protocol):
+class AutocastFactory(Protocol):
     """Creates the context of a forward pass, such as autocast."""
 
     def __call__(self) -> AbstractContextManager[Any]: ...
@@ -42,7 +42,7 @@ class Evaluation:
         return (self.logits.argmax(-1) == self.labels).double().mean().item()
 
 
-def evaluate(model: nn.Module, loader: Loader, device: torch.device, precision: Precision) -> Evaluation:
+def evaluate(model: nn.Module, loader: Loader, device: torch.device, precision: AutocastFactory) -> Evaluation:
     """One pass over a loader in evaluation mode. The times exclude the data pipeline."""
     logits, labels, seconds = [], [], []
     training = model.training

@@ -30,7 +30,8 @@ class Step:
 class Epoch:
     """One epoch, trained and validated: a line of epochs.jsonl.
 
-    Validation fields are None without validation images. Test fields are None unless `train.watch` is set.
+    Validation fields are None without validation images. Test fields are None unless `train.watch` is set. `best` is
+    True if this epoch's weights were saved; with `train.select=last` or without validation images, always.
     """
 
     epoch: int

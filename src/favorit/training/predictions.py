@@ -11,7 +11,7 @@ import numpy as np
 
 # Confidence is quantized to 16 values, so that two images share a byte.
 STEPS = 15
-# predicted       two images in each byte if all classes are below 16, which deflate compresses best
+# predicted       two images in each byte if all classes are below 16: this compresses best
 # confidence      in steps of 1/15, two images in each byte
 # correct         eight images in each byte: 1.3 kB with the digest for 10,000 images; labels would take 5 to 8 kB
 # images          the number of images

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 def runs(folder: str | Path = "runs") -> pandas.DataFrame:
     """One row for each run, folder or packed: identifier, status, configuration, result and environment.
 
-    `status` is complete, failed, pruned, training (a process holds the run) or stopped (none does; rerun to resume).
+    `status` is complete, failed, pruned, training (a process holds the run), stopped (none does; rerun to resume) or
+    damaged (see `error`).
     """
     import pandas
 

@@ -14,7 +14,7 @@ import torch
 from favorit import seeds
 from favorit.attention.local import LOCALS
 from favorit.config import DataConfig, ModelConfig, RunConfig, identify
-from favorit.data import AUGMENTS, PREPROCESSES, DataSet, build_preprocess, load_dataset, located
+from favorit.data import AUGMENTS, PREPROCESSES, DataSet, build_preprocess, load_dataset, with_absolute_path
 from favorit.errors import FavoritError
 from favorit.model import HEADS, STEMS, ViT, create_model
 from favorit.model.layout import layers, shorten
@@ -163,7 +163,7 @@ def train(
                 folder.tidy()
             return _finished(folder, result)
         if fabric.is_global_zero:
-            card = {"name": located(config.data.name), **_card(data)}
+            card = {"name": with_absolute_path(config.data.name), **_card(data)}
             pattern = shorten(layers(config.model.layout, config.model.performer, config.model.depth))
             folder.write_config(
                 {"id": identifier, "layers": pattern, "config": config.model_dump(mode="json"), "data": card}

@@ -59,7 +59,9 @@ class StoredRun(ABC):
 
     @abstractmethod
     def error(self) -> str | None:
-        """The error of the last attempt, if its reason was outside training (rerun to resume); else None."""
+        """The error that interrupted the last attempt without failing the run, such as a full disk; None if there was
+        none. Rerun to resume.
+        """
 
     @abstractmethod
     def held(self) -> bool:

@@ -40,7 +40,7 @@ class Plan:
     def prunes(self) -> bool:
         return len(self.objectives) == 1
 
-    def meaning(self) -> dict[str, Any]:
+    def fixed_settings(self) -> dict[str, Any]:
         """The values that must stay the same when a search resumes.
 
         They include the machine if latency is an objective, because latencies of two machines cannot be compared.

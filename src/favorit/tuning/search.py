@@ -16,7 +16,7 @@ from optuna.storages import BaseStorage
 
 from favorit.config import RunConfig
 from favorit.data import load_dataset
-from favorit.errors import FavoritError, positive, unknown
+from favorit.errors import FavoritError, check_positive, unknown
 from favorit.tuning.events import StudyStarted, TuneEvent
 from favorit.tuning.objective import OBJECTIVES, identify_run
 from favorit.tuning.plan import Plan
@@ -103,7 +103,7 @@ def _plan(
         raise FavoritError(f"the objective {','.join(objectives)!r} is not valid: use accuracy, or accuracy,latency")
     if not re.fullmatch(r"[\w.-]+", name):
         raise FavoritError(f"the study's name {name!r} is not valid: use letters, digits, '-', '_' and '.'")
-    positive(workers=options["workers"], **({} if trials is None else {"trials": trials}))
+    check_positive(workers=options["workers"], **({} if trials is None else {"trials": trials}))
     data = space.base.data
     if not data.validation and data.folds is None:
         raise FavoritError(
@@ -134,16 +134,16 @@ def _create_study(plan: Plan, storage: BaseStorage) -> optuna.Study:
     """Creates the study, or loads it and checks that its plan is the same."""
     directions = [OBJECTIVES[name].direction for name in plan.objectives]
     study = optuna.create_study(study_name=plan.name, storage=storage, directions=directions, load_if_exists=True)
-    meaning, place = plan.meaning(), hide_password(plan.storage or str(plan.out / "tune.db"))
+    settings, place = plan.fixed_settings(), hide_password(plan.storage or str(plan.out / "tune.db"))
     # Read trials before attributes: a process that creates the study sets its attribute before the first trial.
     has_trials = bool(study.get_trials(deepcopy=False))
     before = study.user_attrs.get("favorit")
     if before is None:
         if has_trials:
             raise FavoritError(f"the study {plan.name!r} in {place} was not created by favorit: choose another name")
-        study.set_user_attr("favorit", meaning)
+        study.set_user_attr("favorit", settings)
         return study
-    for part, value in meaning.items():
+    for part, value in settings.items():
         if before.get(part) != value:
             raise FavoritError(
                 f"the study {plan.name!r} in {place} was started with another {part}: "

@@ -22,7 +22,8 @@ from favorit.fields import DEFAULTS, get_field, replace_fields, split_parameter
 from favorit.spec import Spec, parse
 from favorit.tuning.distributions import Distribution, build_distribution
 
-MAX_COMBINATIONS = 500  # the most that are tried to find one in which a value is valid
+# To check a value, at most this many combinations with values of the other fields are tried, until one is valid.
+MAX_COMBINATIONS = 500
 SEARCHABLE = DEFAULTS.keys() - {"scale"}
 
 
@@ -90,7 +91,10 @@ class Space:
 
 
 def _combinations(values: dict[str, tuple[Any, ...]]) -> Iterator[dict[str, Any]]:
-    """All combinations, or a random sample if there are too many: the first ones in order differ in few fields."""
+    """All combinations, or a random sample of MAX_COMBINATIONS if there are more.
+
+    The first combinations in order would not do: they differ in the last fields only.
+    """
     if math.prod(map(len, values.values())) < MAX_COMBINATIONS:
         yield from (dict(zip(values, each, strict=True)) for each in product(*values.values()))
     else:

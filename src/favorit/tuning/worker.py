@@ -34,7 +34,8 @@ from favorit.workers import Exit, Parent, WorkerPool
 
 MAX_SILENCE = 900.0  # seconds without a heartbeat after which a trial without a lock here counts as dead
 CACHED_DATA_SETS = 2  # in the memory of a worker
-MAX_DEATHS = 3  # of its process, after which a trial runs last: it may kill each process and stop the search
+# A trial whose process died this often is resumed last, because it may kill every process that runs it.
+MAX_DEATHS = 3
 
 
 def work(plan: Plan, storage: BaseStorage, emit: Callable[[TuneEvent], None]) -> None:

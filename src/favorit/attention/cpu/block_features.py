@@ -19,6 +19,8 @@ from favorit.attention.kernels.contract import Kernel
 class Features(NamedTuple):
     """The features of one block: phi (G,N,M) and, for keys, r (G,N,1) if it was computed with phi.
 
+    For keys, phi is u of `Kernel.keys`: the features are phi exp(r).
+
     `backward(grad_phi, grad_x)` writes the gradient of x to `grad_x` and returns the gradients of the kernel's trained
     parameters. It may overwrite `grad_phi`.
     """
@@ -33,9 +35,11 @@ class BlockFeatures(NamedTuple):
 
     `compute(x, as_keys, buffer)` returns the features of a block; it may store phi in the buffer (G,N,M). x is a block
     of `prepare(tokens)`, which runs once for all tokens and returns a contiguous tensor. `log_scale` computes r for all
-    keys at once, if r does not depend on the features. `is_valid` checks the key scales e, sums z or row sums w of
-    attention, which are all positive. If it returns False, features left the safe range of this implementation, and the
-    caller uses the next one. `is_valid=None` means that every input is valid.
+    keys at once, if r does not depend on the features.
+
+    `is_valid` checks positive values of attention: e_j = exp(r_j - max r), z = sum_j e_j phi(k_j), w_i = phi(q_i) . z.
+    If it returns False, features left the safe range of this implementation, and the caller uses the next one.
+    `is_valid=None` means that every input is valid.
     """
 
     compute: Callable[[Tensor, bool, Tensor], Features]
@@ -56,7 +60,7 @@ class CpuKernel:
         return kernel.keys(k)
 
     def floor(self, kernel: Any) -> float:
-        """A lower bound of all features, or 0."""
+        """A positive lower bound of all features; 0 if there is none."""
         return 0.0
 
     def allows_bf16(self, kernel: Any) -> bool:

@@ -34,8 +34,8 @@ from favorit.attention.kernels.contract import Kernel
 from favorit.attention.stability import TINY, finite, guard, or_zero
 from favorit.autocast import without_autocast
 
-# In bf16, the mean features of queries are estimated from every fifth query: usual token grids have no side divisible
-# by 5.
+# In bf16, the mean features of queries are estimated from every fifth query. A stride of 5 then samples every column of
+# the grid, because sides of usual grids are not divisible by 5.
 QUERY_STRIDE = 5
 
 

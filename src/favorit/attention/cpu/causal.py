@@ -1,7 +1,7 @@
 """Causal linear attention in parts of some heads of some images. Backward recomputes each part.
 
 It uses the same prefix sums as the direct form (`prefix_sums.py`). The features of a part stay in cache. Memory grows
-with N D and M D instead of N M. Used above `Limits.few_features` features.
+with N D and M D instead of N M. Used above `Limits.few_feature_elements` elements.
 """
 
 from __future__ import annotations

@@ -11,15 +11,15 @@ import torch
 class Limits:
     """Measured on 2 cores with 1 MiB of L2 each and 32 MiB of L3 (LOG.md). Set `mixer.limits` to force another choice.
 
-    Numbers of features are for all tokens and heads of a batch.
+    Feature elements are the features of all tokens and heads of a batch.
     """
 
     # Below this many elements, torch runs elementwise operations on one thread. Products of this size then run on one
     # thread too; MKL would split them.
     one_thread: int = 1 << 15
-    # Up to this many features, computing all of them at once is faster than blocks.
-    few_features: int = 1 << 19
-    # Features in one block: 4 MiB of fp32. Blocks of 2^19 and 2^21 take 1.01 and 1.05 times as long.
+    # Up to this many feature elements, computing all of them at once is faster than blocks.
+    few_feature_elements: int = 1 << 19
+    # Feature elements in one block: 4 MiB of fp32. Blocks of 2^19 and 2^21 take 1.01 and 1.05 times as long.
     block_elements: int = 1 << 20
     # The same for bf16, whose products are faster: blocks of 2^20 take 1.16 times as long.
     bf16_block_elements: int = 1 << 22

@@ -2,9 +2,11 @@
 
 torch runs small elementwise operations on the calling thread, but MKL splits batched products of any size between
 threads. Their results must then move between the caches of the cores. On one thread, linear attention with 128 tokens
-at batch 1 takes 86 us instead of 125 if the cores share no cache, and 73 instead of 85 if they do.
+at batch 1 takes 86 us instead of 125 if the cores share no cache, and 86 instead of 85 if they do.
 
-`torch.set_num_threads` makes the same MKL call for all operations of the thread. Calling MKL directly takes 0.3 us.
+`torch.set_num_threads` is not used, although it makes the same MKL call: it also changes the number of threads of the
+process, which new threads take over, and SDPA at 128 tokens is 25 % slower after it (LOG.md, 2026-11-16). Calling MKL
+directly takes 0.3 us.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Kernels whose feature map is trained with the model (f_theta in the reports).
+"""Kernels whose feature map is trained with the model: f_theta in reports 1 and 2 of five (`model/presets.py`).
 
 Shapes: N tokens, D head width, M features.
 """

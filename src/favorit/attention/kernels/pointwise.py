@@ -1,6 +1,7 @@
 """The family of kernels phi(x) = f(P x + b) + eps. Its members differ only in the scalar function f.
 
-To add a member, decorate a function: its name becomes the kernel's name, its keywords become parameters of the kernel.
+To add a member, decorate a function with `@pointwise`: its name becomes the kernel's name, its keywords become
+parameters of the kernel.
 Shapes: N tokens, D head width, M features.
 """
 
@@ -27,10 +28,10 @@ GELU_MINIMUM = -0.16997120747990369
 class Pointwise(Kernel):
     """phi(x) = f(P x / (t D^s) + b) + eps; O(N M D), or O(N D) with P the identity.
 
-    P is the identity (`m=None`), M random orthogonal rows of norm sqrt(D) (`m=128`), or learned rows that are
-    initialized this way (`m=128, learned=True`). `rows="orthonormal"` draws P as `torch.nn.init.orthogonal_` does: rows
-    have norm about sqrt(D/M), or 1 if M <= D. `scale` divides x by D^(1/2) (`sqrt`), by D^(1/4) (`fourth`, as softmax
-    does to each of q and k) or by 1 (`none`).
+    P is the identity (`m=None`), M random rows of norm sqrt(D), orthogonal in blocks of D rows (`m=128`), or learned
+    rows that are initialized this way (`m=128, learned=True`). `rows="orthonormal"` draws P as
+    `torch.nn.init.orthogonal_` does: rows have norm about sqrt(D/M), or 1 if M <= D. `scale` divides x by D^(1/2)
+    (`sqrt`), by D^(1/4) (`fourth`, as softmax does to each of q and k) or by 1 (`none`).
 
     `bias=True` adds b; otherwise b = 0. [P, b] is drawn, redrawn and learned as one matrix with rows in R^(D+1), so b
     is random too and about as large as an entry of P. b is not divided by t D^s. `temperature=True` learns one t > 0
@@ -164,7 +165,7 @@ def gelu(x: Tensor, raw: bool = False) -> Tensor:
 def exp(x: Tensor, clamp: PositiveFloat = 10.0) -> Tensor:
     """f(x) = exp(min(max(x, -c), c)), c = clamp.
 
-    `temperature=True` divides P x by t before clamping, which the report calls dynamic clamping.
+    `temperature=True` divides P x by t before clamping; the source calls this dynamic clamping.
 
     Source: Clepper et al. (report 2 of five). These features do not estimate the softmax kernel; `favor` does.
     """

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from favorit import seeds
 
 RowNorm = Literal["chi", "regular"]
-Orthogonal = Literal["chi", "regular", "orthonormal"]
+RowScale = Literal["chi", "regular", "orthonormal"]
 
 
 def gaussian_rows(m: int, dim: int, generator: torch.Generator) -> Tensor:
@@ -21,7 +21,7 @@ def gaussian_rows(m: int, dim: int, generator: torch.Generator) -> Tensor:
     return torch.randn(m, dim, generator=generator, dtype=torch.float64)
 
 
-def orthogonal_rows(m: int, dim: int, generator: torch.Generator, norm: Orthogonal = "chi") -> Tensor:
+def orthogonal_rows(m: int, dim: int, generator: torch.Generator, norm: RowScale = "chi") -> Tensor:
     """(m, dim): blocks of dim orthogonal rows, each block Haar-distributed.
 
     `norm="chi"` gives rows the lengths of normal vectors: each row is then standard normal, and estimates are unbiased.
@@ -57,7 +57,7 @@ class RandomRows(nn.Module):
     rows: Tensor
 
     def __init__(
-        self, m: int, dim: int, *, layer: int, seed: int, orthogonal: bool = True, norm: Orthogonal = "chi"
+        self, m: int, dim: int, *, layer: int, seed: int, orthogonal: bool = True, norm: RowScale = "chi"
     ) -> None:
         super().__init__()
         self.layer, self.seed, self.orthogonal, self.norm = layer, seed, orthogonal, norm

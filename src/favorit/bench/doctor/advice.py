@@ -123,7 +123,7 @@ def _hint(layer: Finding) -> str:
     if layer.logit_bound_95 <= limit:
         return f"; {SWEPT} may follow softmax with more than {most} features"
     remedy = (
-        f"with model.qk_norm=True the bound would start at {unit_norm_bound:.1f}"
+        f"with model.qk_norm=True it is {unit_norm_bound:.1f} at initialization"
         if layer.logit_bound > 1.2 * unit_norm_bound
         else "narrower heads reduce the bound"
     )

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from favorit.attention import Attention
 from favorit.bench.doctor.layer_stats import Finding, LayerStats
 from favorit.bench.memory import check_fits
-from favorit.errors import positive
+from favorit.errors import check_positive
 from favorit.model.layout import layers
 from favorit.training.inference import load, load_data
 from favorit.training.loaders import build_loaders
@@ -34,7 +34,7 @@ def diagnose(
 
     favor is tried with each m of `counts`. `listen(done, total)` is called after each layer of each batch.
     """
-    positive(images=images)
+    check_positive(images=images)
     run = run if isinstance(run, Run) else Run(Path(run))
     loaded, config = load(run), run.config
     attentions = [module for module in loaded.model.modules() if isinstance(module, Attention)]

@@ -24,7 +24,7 @@ from favorit.attention import Attention, Kernel, Linear, Mixer, build_mixer
 from favorit.attention.dtypes import full_precision
 from favorit.attention.stability import TINY, or_zero
 from favorit.bench.approximation import UNIFORM, distance
-from favorit.errors import FavoritError, positive
+from favorit.errors import FavoritError, check_positive
 from favorit.spec import Spec, parse
 
 OWN = "own"
@@ -33,7 +33,7 @@ OTHERS = ("relu", "elu", "exp")
 DRAWS = 5
 # Attention weights in a block of images: larger batches are split into blocks.
 BLOCK_ELEMENTS = 1 << 23
-# Singular values are computed for the first images only, while the sum of H N^3 is at most this, and for at least one.
+# Budget for singular values: they are computed for the first RANK_WORK / (H N^3) images, at least one.
 RANK_WORK = 1 << 31
 
 
@@ -45,7 +45,8 @@ class Finding:
 
     `errors` has uniform averaging, the layer's own mixer and each kernel that was tried. `own_rank` and `own_distance`
     describe the weights of the layer's own mixer; `own_distance` is their total variation distance from uniform
-    weights. `query_independent` is the share of images where these weights do not depend on q. Only linear mixers have
+    weights. `query_independent` is the share of tested images (the first of each block) whose weights are the same for
+    q and -q. Only linear mixers have
     `features`, `effective_features` and `vanished`. `vanished` is the share of rows where all features vanish and the
     mixer falls back to uniform averaging.
     """
@@ -82,7 +83,7 @@ class LayerStats:
         if not counts:
             raise FavoritError(f"nothing to try: give at least one m for {SWEPT}")
         for count in counts:
-            positive(m=count)
+            check_positive(m=count)
         self.layer, self.name = layer, name
         self.mixer, self.head_dim = attention.mixer, attention.head_dim
         self.tokens = self.ranked_images = 0

@@ -18,7 +18,7 @@ from favorit.bench.peers.worker import COMPARISONS
 from favorit.bench.timed_process import WorkerError, interleave_processes, single_reply
 from favorit.bench.timing import measure_limits_around
 from favorit.errors import FavoritError, unknown
-from favorit.process import as_shipped, worker_settings
+from favorit.process import default_environment, worker_settings
 
 WORKER = "favorit.bench.peers.worker"
 # Packages outside the extra: vit-pytorch requires torchvision, which its ViT does not use.
@@ -104,7 +104,7 @@ def _measure(comparison: Comparison, sizes: Sizes, repeats: int, mode: Mode) -> 
         may_time, verdict = judge(agreement, sizes, measure.free_memory(), TOLERANCES[mode])
         if not may_time:
             return Row(**labels, check=verdict)
-        default = as_shipped()
+        default = default_environment()
         tuned = {**default, **worker_settings()}
         processes = {
             "peer default": (request("theirs"), default),
