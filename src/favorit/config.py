@@ -154,11 +154,11 @@ class TrainConfig(Config):
     `patience` stops training after that many epochs without improvement. `ema` is the decay of a moving average of the
     weights; the average is validated and tested instead of the weights. `redraw` draws new random features each epoch,
     every k steps, or never. `class_weights` weights the loss of each class: True weights it by inverse frequency; a
-    tuple such as `(1, 1, 1, 1.5, 1, 1.5, 1, 1, 1, 1)` gives one weight per class. The weights are scaled to a mean of 1 over the
-    training images. `test_batch_size` is the batch size of timed inference. `watch="test"` also evaluates the test set
-    after each epoch, to reproduce published work that does so. It changes neither the weights nor their selection, and
-    the run is flagged *watched*. `deterministic` allows deterministic algorithms only. It is meant for CUDA, where it
-    is unverified. On a CPU, runs with equal numbers of threads are bit-equal without it.
+    tuple such as `(1, 1, 1, 1.5, 1, 1.5, 1, 1, 1, 1)` gives one weight per class. The weights are scaled to a mean of 1
+    over the training images. `test_batch_size` is the batch size of timed inference. `watch="test"` also evaluates the
+    test set after each epoch, to reproduce published work that does so. It changes neither the weights nor their
+    selection, and the run is flagged *watched*. `deterministic` allows deterministic algorithms only. It is meant for
+    CUDA, where it is unverified. On a CPU, runs with equal numbers of threads are bit-equal without it.
     """
 
     epochs: PositiveInt = 10
