@@ -177,7 +177,7 @@ def test_task_fails_on_a_node_that_cannot_run_it(study):
     cause = ModuleNotFoundError("No module named 'favorit'")
     error = RayTaskError("work", f"Traceback\n  somewhere\n{cause!r}", cause)
     events = study(Ray({"one": [[error]], "two": [[ENDED]]}))
-    assert sorted(shown(events)) == ["Unfinished one", "Ended two"]
+    assert sorted(shown(events)) == ["Ended two", "Unfinished one"]
     (broke,) = (event for event in events if isinstance(event, Unfinished))
     assert "No module named 'favorit'" in broke.error
     assert "\n" not in broke.error
@@ -186,7 +186,7 @@ def test_task_fails_on_a_node_that_cannot_run_it(study):
 def test_messages_with_invalid_file_names_are_not_written(study, tmp_path: Path):
     ray = Ray({"one": [[BEGUN, Message("a", Checkpoint(1), {"../../evil.json": b""})]], "two": [[ENDED]]})
     events = study(ray)
-    assert sorted(shown(events)) == ["Began one", "Unfinished one", "Ended two"]
+    assert sorted(shown(events)) == ["Began one", "Ended two", "Unfinished one"]
     assert ray.cancelled == 1
     assert not list(tmp_path.parent.rglob("evil.json"))
 
