@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import csv
+import io
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +14,48 @@ from favorit.files import write_atomically
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+# Characters that LaTeX reads as commands.
+LATEX = str.maketrans(
+    {character: f"\\{character}" for character in "&%$#_{}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+)
+
 
 def write_csv(rows: Sequence[Any], path: Path) -> None:
     """Writes one row per dataclass or dict. Columns are all fields in order of appearance. None is an empty cell."""
     import pandas
 
     _write(path, lambda temporary: pandas.DataFrame(rows).to_csv(temporary, index=False))
+
+
+def render_table(titles: Sequence[str], rows: Iterable[Sequence[str]], form: str) -> str:
+    """A table of text as `csv`, `markdown` or `latex` (booktabs), without a final line break."""
+    return _RENDERERS[form](titles, list(rows))
+
+
+def _render_csv(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    buffer = io.StringIO()
+    csv.writer(buffer, lineterminator="\n").writerows([titles, *rows])
+    return buffer.getvalue().rstrip("\n")
+
+
+def _render_markdown(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    def line(cells: Sequence[str]) -> str:
+        return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+    return "\n".join([line(titles), line(["---"] * len(titles)), *map(line, rows)])
+
+
+def _render_latex(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    def line(cells: Sequence[str]) -> str:
+        return f"{' & '.join(cell.translate(LATEX) for cell in cells)} \\\\"
+
+    columns = "l" + "r" * (len(titles) - 1)
+    body = [r"\toprule", line(titles), r"\midrule", *map(line, rows), r"\bottomrule"]
+    return "\n".join([rf"\begin{{tabular}}{{{columns}}}", *body, r"\end{tabular}"])
+
+
+_RENDERERS = {"csv": _render_csv, "markdown": _render_markdown, "latex": _render_latex}
 
 
 def save_figure(figure: Figure, path: Path, dpi: int = 110) -> None:

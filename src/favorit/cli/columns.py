@@ -9,6 +9,8 @@ from typing import TextIO
 
 import typer
 
+from favorit.export import render_table
+
 MIN_TEXT_WIDTH = 12
 DEFAULT_WIDTH = 80
 INDENT = "  "
@@ -22,6 +24,7 @@ def write_columns(
     optional: Sequence[str] = (),
     heading: str | None = None,
     sections: Sequence[str] | None = None,
+    form: str = "text",
     err: bool = False,
 ) -> None:
     """Prints rows under titles. Columns in `right` are numbers, justified right.
@@ -30,7 +33,16 @@ def write_columns(
     the widest text column is cut to fit. The first column, which names the row, and numbers are never cut. If the table
     is still too wide, `optional` columns are left out in this order, and a last line names them. Piped output is not
     cut.
+
+    `form` is `text`, or `csv`, `markdown` or `latex`: then every column is printed, and the heading goes to stderr.
+    With `json` the caller prints JSON itself, so nothing is printed here.
     """
+    if form != "text":
+        if form != "json":
+            typer.echo(render_table(titles, ([" ".join(cell.split()) for cell in row] for row in rows), form))
+            if heading is not None:
+                typer.echo(heading, err=True)
+        return
     table = [[str(title) for title in titles], *([" ".join(cell.split()) for cell in row] for row in rows)]
     columns, numbers, left_out = list(zip(*table, strict=True)), set(right), []
     terminal = terminal_width(sys.stderr if err else sys.stdout)

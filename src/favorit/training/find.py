@@ -30,6 +30,19 @@ def find_run(identifier: str, out: str | Path, *packs: str | Path) -> StoredRun:
     )
 
 
+def resolve_run(text: str | Path, folder: str | Path = "runs") -> StoredRun:
+    """The run at the path `text`, or the run in `folder` whose identifier starts with `text`."""
+    if open_run(text).exists():
+        return open_run(text)
+    found = [run for run in stored_runs(folder) if run.id.startswith(str(text))]
+    if len(found) > 1:
+        named = ", ".join(run.id for run in found[:5])
+        raise FavoritError(f"{text} is the start of {len(found)} runs in {folder}: {named}: write more characters")
+    if not found:
+        raise FavoritError(f"{text} is not a run: no folder with this path, and no run in {folder} starts with it")
+    return found[0]
+
+
 def stored_runs(folder: str | Path) -> Iterator[StoredRun]:
     """The runs of a folder sorted by identifier, each once."""
     if os.path.isfile(folder):
