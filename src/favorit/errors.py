@@ -18,6 +18,11 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> FavoritError:
     return FavoritError(f"unknown {kind} {name!r}: {hint}known: {', '.join(names) or 'none'}")
 
 
+def unknown_component(kind: str, name: str, known: Iterable[str]) -> FavoritError:
+    """The error for an unknown name that a file of the user's may define."""
+    return FavoritError(f"{unknown(kind, name, known)}; register your own, or give its file with --import FILE")
+
+
 def check_positive(**values: object) -> None:
     """Raises an error for the first value that is not an integer of at least 1."""
     for name, value in values.items():

@@ -18,7 +18,8 @@ from typing import Annotated, Any, Generic, TypeVar, get_type_hints
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-from favorit.errors import FavoritError, unknown
+from favorit.errors import FavoritError, unknown, unknown_component
+from favorit.origins import Origin, registering
 
 T = TypeVar("T")
 
@@ -164,12 +165,15 @@ def parameters_of(function: Callable[..., Any], leave_out: Iterable[str] = ()) -
 
 @dataclass(frozen=True)
 class Entry(Generic[T]):
-    """A registered variant. `rest` is the parameter that receives all positional values, as in `mlp(2048, 1024)`."""
+    """A registered variant. `rest` is the parameter that receives all positional values, as in `mlp(2048, 1024)`.
+    `origin` is where it was registered.
+    """
 
     name: str
     builder: Callable[..., T]
     parameters: Mapping[str, Parameter]
     context: frozenset[str]
+    origin: Origin
     rest: str | None = None
 
     @property
@@ -225,13 +229,20 @@ class Registry(Generic[T]):
         parameters: Mapping[str, Parameter] | None = None,
         rest: str | None = None,
     ) -> None:
-        """Registers a builder. If its signature is `**values`, `parameters` lists its parameters."""
-        if name in self:
-            raise FavoritError(f"the {self.noun} {name!r} is registered twice")
+        """Registers a builder. If its signature is `**values`, `parameters` lists its parameters.
+
+        A file or notebook cell that is executed again replaces its components.
+        """
+        origin = registering()
+        if name in self and not origin.repeats(self[name].origin):
+            raise FavoritError(
+                f"the {self.noun} {name!r} is registered twice: in {self[name].origin.place} and in {origin.place}: "
+                "choose another name"
+            )
         own = parameters_of(builder, ("self",))
         user = {key: p for key, p in (parameters or own).items() if key not in self.context}
         context = self.context if parameters is not None else self.context & own.keys()
-        self._entries[name] = Entry(name, builder, user, frozenset(context), rest)
+        self._entries[name] = Entry(name, builder, user, frozenset(context), origin, rest)
 
     def register(
         self, name: str, rest: str | None = None, alias: str | None = None
@@ -254,7 +265,7 @@ class Registry(Generic[T]):
 
     def __getitem__(self, name: str) -> Entry[T]:
         if name not in self:
-            raise unknown(self.noun, name, self._entries)
+            raise unknown_component(self.noun, name, self._entries)
         return self._entries[self._aliases.get(name, name)]
 
     def canonical(self, spec: str | Spec) -> Spec:

@@ -13,9 +13,9 @@ import pytest
 
 from favorit import FavoritError, RunConfig
 from favorit.data import load_dataset
+from favorit.source import Source
 from favorit.study import load_study, worker
 from favorit.study.local import local
-from favorit.study.source import Source
 from favorit.study.tasks import Began, Ended, EpochDone, Task, Unfinished
 from favorit.study.worker import Order
 from favorit.training.folder import RunFolder

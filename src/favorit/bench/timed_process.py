@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from favorit.bench.timing import Stats, describe
+from favorit.origins import sources
 from favorit.process import default_environment
 
 
@@ -20,12 +21,16 @@ class WorkerError(Exception):
 
 
 class TimedProcess:
-    """A running worker: `python -m MODULE REQUEST` in the given environment. It serves timings with `timing_worker`."""
+    """A running worker: `python -m MODULE REQUEST` in the given environment. It serves timings with `timing_worker`.
+
+    It first imports the files that registered components in this process.
+    """
 
     def __init__(self, module: str, request: Mapping[str, Any], environment: Mapping[str, str]) -> None:
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed by __exit__)
+        text = json.dumps({"import": [source.path for source in sources()], "request": request})
         self._process = subprocess.Popen(
-            [sys.executable, "-m", module, json.dumps(request)],
+            [sys.executable, "-m", module, text],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True, env=environment,
         )  # fmt: skip
 

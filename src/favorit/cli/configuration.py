@@ -11,6 +11,7 @@ from favorit.errors import FavoritError
 from favorit.fields import flatten, parse_settings
 from favorit.model.presets import PRESETS, current_name
 from favorit.spec import literal
+from favorit.training.components import import_components
 from favorit.training.find import open_run
 from favorit.training.packed import SUFFIX
 
@@ -68,6 +69,7 @@ def _read(file: Path) -> dict[str, Any]:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise FavoritError(f"--config {file} is not YAML: {' '.join(str(error).split())}") from None
     if isinstance(values, dict) and "schema" in values:  # a run, or its config.json
+        import_components(values, file)
         values = values.get("config")
     if not isinstance(values, dict) or not all(isinstance(values.get(section) or {}, dict) for section in SECTIONS):
         raise FavoritError(

@@ -26,6 +26,7 @@ from favorit.cli import (
     train,
     tune,
 )
+from favorit.cli.imports import add_import_option
 from favorit.errors import FavoritError
 from favorit.process import spin_settings
 
@@ -50,6 +51,7 @@ app.add_typer(runs.app, name="runs")
 app.add_typer(study.app, name="study")
 app.add_typer(data.app, name="data")
 app.add_typer(bench.app, name="bench")
+add_import_option(app)
 
 
 def _version(is_given: bool) -> None:

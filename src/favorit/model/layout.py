@@ -11,7 +11,7 @@ from collections.abc import Callable
 from itertools import groupby
 
 from favorit.attention import MIXERS
-from favorit.errors import FavoritError, unknown
+from favorit.errors import FavoritError, unknown_component
 from favorit.spec import Spec, parse_pattern
 
 STANDARD = Spec("softmax")
@@ -35,7 +35,7 @@ def layers(layout: str, performer: str, depth: int) -> list[Spec]:
     pattern = parse_pattern(layout)
     for spec in pattern:
         if spec.name not in MIXERS:
-            raise unknown("layout or mixer", spec.name, [*LAYOUTS, *MIXERS])
+            raise unknown_component("layout or mixer", spec.name, [*LAYOUTS, *MIXERS])
     if depth % len(pattern):
         raise FavoritError(
             f"layout={layout!r} does not fit depth={depth}: the pattern has {len(pattern)} layers, "

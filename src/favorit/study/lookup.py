@@ -49,6 +49,12 @@ class PublishedAccuracy:
 
 def published_accuracy(config: RunConfig) -> PublishedAccuracy:
     """The published accuracies of the run with this resolved configuration."""
+    from favorit.training.run import run_id
+
+    try:
+        run_id(config, "")
+    except FavoritError:  # a component of the user's own, which no published run has
+        return PublishedAccuracy()
     try:
         found = [match for name in built_in() for match in _matches(load_study(name), config)]
     except FavoritError as error:

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import groupby
 from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Any, NamedTuple
@@ -28,7 +27,6 @@ from favorit.study.estimate import shape, trained_images
 from favorit.study.load import load_study
 from favorit.study.plan import make_plan, stored_digests
 from favorit.study.runner import Report, choose_backend, prepare, survey, train_tasks
-from favorit.study.source import Source
 from favorit.study.study import FULL, Options
 from favorit.study.tasks import Ended, Task, TaskEvent
 
@@ -214,17 +212,17 @@ def run_queue(
     runs are kept, because their weights may be needed.
     """
     backend = choose_backend(workers=workers)
-    for source, group in groupby(queue.missing(), key=_source):
-        items = list(group)
-        entries = {task.id: planned for planned, task in items}
-        out = items[0][0].report.out
-        tasks = [task for _, task in items]
-        for event in train_tasks(backend, tasks, queue.update, out, source=source, data_dir=data_dir):
-            planned = entries[event.task.id]
-            yield planned, event
-            is_own = isinstance(event, Ended) and not event.elsewhere
-            if discard and is_own and planned.report.pack_finished(event.task):
-                shutil.rmtree(out / event.task.id, ignore_errors=True)
+    items = queue.missing()
+    if not items:
+        return
+    entries = {task.id: planned for planned, task in items}
+    out = items[0][0].report.out
+    for event in train_tasks(backend, [task for _, task in items], queue.update, out, data_dir=data_dir):
+        planned = entries[event.task.id]
+        yield planned, event
+        is_own = isinstance(event, Ended) and not event.elsewhere
+        if discard and is_own and planned.report.pack_finished(event.task):
+            shutil.rmtree(out / event.task.id, ignore_errors=True)
 
 
 @contextmanager
@@ -244,10 +242,6 @@ def _study_file(study: str, queue: str | Path) -> str:
     """The path of a study file in the queue's folder, or `study` unchanged if that folder has no such file."""
     path = Path(queue).parent / study
     return str(path) if study.endswith(".py") and path.is_file() else study
-
-
-def _source(item: tuple[PlannedEntry, Task]) -> Source | None:
-    return item[0].report.plan.study.source
 
 
 def _images(report: Report, config: RunConfig) -> int:

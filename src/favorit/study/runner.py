@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from favorit.errors import FavoritError
+from favorit.origins import sources
 from favorit.study.load import load_study
 from favorit.study.packing import create_pack_folder, pack_stored
 from favorit.study.plan import Plan, entries, make_plan, write_index
 from favorit.study.study import Options, Study
 from favorit.study.tasks import Backend, Ended, Task, TaskEvent, Unfinished
+from favorit.training.components import check_importable
 from favorit.training.find import find_run
 from favorit.training.folder import RunFolder
 from favorit.training.records import status as run_status
@@ -96,7 +98,7 @@ def run(
     Each finished run is packed into the folder `pack`, if given. Finished runs in `out` or `pack` are skipped.
 
     Runs are trained in `workers` local processes, or on the Ray cluster at the address `ray`, where each run uses
-    `cpus` CPUs and `gpus` GPUs. Every process imports the study's file, so that the components it registers are known.
+    `cpus` CPUs and `gpus` GPUs. Every process imports the study's file and other files that registered components.
     A script that defines its own STUDY passes its file: `run(__file__)`.
     """
     report, events = start(
@@ -145,7 +147,6 @@ def start(
         list(report.missing.values()),
         report.update,
         report.out,
-        source=study.source,
         hours=hours,
         data_dir=data_dir,
         accelerator=accelerator,
@@ -156,10 +157,14 @@ def start(
 def train_tasks(
     backend: Backend, tasks: Sequence[Task], update: Callable[[TaskEvent], None], out: Path, **options: Any
 ) -> Generator[TaskEvent, None, None]:
-    """Trains tasks on a backend with these `options`; yields each event after `update` has received it."""
+    """Trains tasks on a backend with these `options`; yields each event after `update` has received it.
+
+    The processes that train import the files that registered components in this process.
+    """
     if not tasks:
         return
-    with closing(backend(tasks, out, **options)) as events:
+    check_importable(task.config for task in tasks)
+    with closing(backend(tasks, out, sources=sources(), **options)) as events:
         for event in events:
             update(event)
             yield event

@@ -15,7 +15,6 @@ from favorit.fields import nest
 from favorit.published import Reference
 from favorit.study.points import PRESET, Changes, Points, check_fields, key, written
 from favorit.study.references import Published, references
-from favorit.study.source import Source
 
 PROTOCOLS = ("published", "sound")
 FULL = "published"  # the scale of a study that is not reduced
@@ -98,9 +97,8 @@ class Study:
     sound`, which override both.
 
     `flags` are remarks that tables print: {remark: patterns of the points that it applies to}. `scales` are named
-    reductions in addition to `published` (the whole study) and `smoke` (256 images, one epoch). `source` is the file
-    that the study was loaded from; processes that train its points import it too. `published` maps rows of published
-    tables to points.
+    reductions in addition to `published` (the whole study) and `smoke` (256 images, one epoch). The field `published`
+    maps rows of published tables to points.
     """
 
     name: str
@@ -110,7 +108,6 @@ class Study:
     sound: Changes = field(default_factory=dict)
     flags: Mapping[str, Sequence[str]] = field(default_factory=dict)
     scales: Mapping[str, Scale] = field(default_factory=dict)
-    source: Source | None = field(default=None, compare=False, repr=False)
     published: Sequence[Published] = field(default=(), compare=False, repr=False)
 
     def __post_init__(self) -> None:

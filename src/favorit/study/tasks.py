@@ -1,8 +1,8 @@
 """The tasks of a runner, the events that it yields, and the interface of a backend (local processes or a cluster).
 
-A backend is a generator function `backend(tasks, out, source=..., ...)`. It trains every task into `out`/<id> in
-processes that have imported the study's file, resumes interrupted runs, retries a task whose process died, and yields
-exactly one Ended or Unfinished for each task.
+A backend is a generator function `backend(tasks, out, sources=..., ...)`. It trains every task into `out`/<id> in
+processes that have imported the files `sources`, resumes interrupted runs, retries a task whose process died, and
+yields exactly one Ended or Unfinished for each task.
 """
 
 from __future__ import annotations

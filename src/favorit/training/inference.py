@@ -18,6 +18,7 @@ from favorit.data import DataSet, Preprocess, build_preprocess, find_images, loa
 from favorit.errors import FavoritError
 from favorit.model import ViT, create_model
 from favorit.training.checkpoint import load_weights
+from favorit.training.components import open_config
 from favorit.training.evaluation import evaluate, report
 from favorit.training.find import open_run
 from favorit.training.loaders import build_loaders
@@ -69,9 +70,12 @@ class TrainedModel:
 
 
 def load(run: str | Path | Run) -> TrainedModel:
-    """The model of a run with the weights that `train.select` chose, in evaluation mode."""
+    """The model of a run with the weights that `train.select` chose, in evaluation mode.
+
+    Imports the files of the user's own components if this user has imported them before.
+    """
     stored = open_run(run.path if isinstance(run, Run) else run)
-    saved = stored.config()
+    saved = open_config(stored)
     config, card = RunConfig(**saved["config"]), saved["data"]
     if missing := CARD - card.keys():
         file = stored.path / "config.json"
@@ -95,7 +99,7 @@ def load_data(path: str | Path, data_dir: str | Path | None = None) -> DataSet:
 
     Raises an error if its content has changed: another split could test on images that the run has trained on.
     """
-    saved = open_run(path).config()
+    saved = open_config(open_run(path))
     name, absolute = saved["config"]["data"]["name"], saved["data"].get("name")
     try:
         data = load_dataset(absolute or name, data_dir)

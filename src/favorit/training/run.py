@@ -21,6 +21,7 @@ from favorit.model.layout import layers, shorten
 from favorit.model.outline import check_memory
 from favorit.position import POSITIONS
 from favorit.spec import Registry, parse_pattern, parse_sum
+from favorit.training.components import record_components
 from favorit.training.determinism import deterministic
 from favorit.training.engine import DivergedError, Training
 from favorit.training.events import End, Event
@@ -165,8 +166,15 @@ def train(
         if fabric.is_global_zero:
             card = {"name": with_absolute_path(config.data.name), **_card(data)}
             pattern = shorten(layers(config.model.layout, config.model.performer, config.model.depth))
+            own = record_components(config)
             folder.write_config(
-                {"id": identifier, "layers": pattern, "config": config.model_dump(mode="json"), "data": card}
+                {
+                    "id": identifier,
+                    "layers": pattern,
+                    "config": config.model_dump(mode="json"),
+                    "data": card,
+                    **({"components": own} if own else {}),
+                }
             )
         try:
             _consume(training, config, listen)
