@@ -7,7 +7,7 @@ import inspect
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from types import CodeType
+from types import CodeType, ModuleType
 from typing import Any
 
 from favorit.remembered import remember
@@ -58,12 +58,12 @@ class Origin:
 
     def repeats(self, other: Origin) -> bool:
         """True if this is another execution of the same file, or of a notebook: it may register its names again."""
-        same = not self.is_built_in and not other.is_built_in and self.place == other.place
-        return same and self.code is not other.code
+        if self.is_built_in or other.is_built_in or self.code is other.code:
+            return False
+        return os.path.realpath(self.place) == os.path.realpath(other.place)
 
 
-_origins: dict[str, Origin] = {}  # by place: the last execution that registered a component
-_sources: dict[str, Source] = {}  # by path: the files that `import_file` imported
+_files: dict[str, Source] = {}  # by path
 
 
 def registering() -> Origin:
@@ -72,31 +72,23 @@ def registering() -> Origin:
     while frame is not None:
         # Code of a function is optimized. Code of a class body has its own local variables.
         if not frame.f_code.co_flags & inspect.CO_OPTIMIZED and frame.f_locals is frame.f_globals:
-            origin = Origin.of(frame.f_globals, frame.f_code, frame.f_lineno)
-            if not origin.is_built_in:
-                _origins[origin.place] = origin
-            return origin
+            return Origin.of(frame.f_globals, frame.f_code, frame.f_lineno)
         frame = frame.f_back
     return Origin("")
 
 
-def import_file(path: str | os.PathLike[str]) -> Any:
+def import_file(path: str | os.PathLike[str]) -> ModuleType:
     """The module of a Python file at the user's request. Registers its components, and remembers the file."""
     source = Source.read(os.fspath(path))
     module = source.load()
-    _sources[os.path.abspath(path)] = source.gather()
-    for each in sources():
-        remember(each)
+    _files[os.path.abspath(path)] = source = source.gather()
+    remember(source)
     return module
 
 
-def sources() -> tuple[Source, ...]:
-    """The files that registered components in this process, for other processes to import."""
-    found = dict(_sources)
-    for origin in _origins.values():
-        if origin.source is not None and origin.is_importable:
-            found.setdefault(os.path.abspath(origin.source.path), origin.source.gather())
-    return tuple(found.values())
+def imported_files() -> list[Source]:
+    """The files that `import_file` has imported."""
+    return list(_files.values())
 
 
 def _main_parts(content: bytes) -> list[range]:

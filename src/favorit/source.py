@@ -94,7 +94,7 @@ class Source:
         return module
 
     def gather(self) -> Source:
-        """A copy with the modules of its folder that this process has imported."""
+        """A copy with an absolute path and the modules of its folder that this process has imported."""
         folders = {self.folder, os.path.realpath(self.folder)}
         package = f"{self._name.partition(os.sep)[0]}{os.sep}" if self.folder in get_paths().values() else ""
         found: dict[str, bytes] = {}
@@ -105,7 +105,7 @@ class Source:
                 if is_in_folder and name != self._name and name.startswith(package):
                     content = _content(vars(module), str(file))
                     found |= {} if content is None else {name: content}
-        return replace(self, neighbors=tuple(sorted(found.items())))
+        return replace(self, path=os.path.abspath(self.path), neighbors=tuple(sorted(found.items())))
 
     def _execute(self, path: str, only_known: bool) -> ModuleType:
         """Imports the file: a module of a package by its name, any other under a name that no import statement uses."""

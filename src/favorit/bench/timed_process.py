@@ -12,8 +12,8 @@ from types import TracebackType
 from typing import Any
 
 from favorit.bench.timing import Stats, describe
-from favorit.origins import sources
 from favorit.process import default_environment
+from favorit.training.components import sources
 
 
 class WorkerError(Exception):

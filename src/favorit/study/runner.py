@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from favorit.errors import FavoritError
-from favorit.origins import sources
 from favorit.study.load import load_study
 from favorit.study.packing import create_pack_folder, pack_stored
 from favorit.study.plan import Plan, entries, make_plan, write_index
 from favorit.study.study import Options, Study
 from favorit.study.tasks import Backend, Ended, Task, TaskEvent, Unfinished
-from favorit.training.components import check_importable
+from favorit.training.components import check_importable, sources
 from favorit.training.find import find_run
 from favorit.training.folder import RunFolder
 from favorit.training.records import status as run_status

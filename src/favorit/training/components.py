@@ -9,7 +9,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +20,16 @@ from favorit.errors import FavoritError
 from favorit.files import damaged
 from favorit.model import HEADS, LAYOUTS, STEMS
 from favorit.model.layout import layers
-from favorit.origins import Origin
+from favorit.origins import Origin, imported_files
 from favorit.position import POSITIONS
 from favorit.remembered import RefusedError, recall, remember
+from favorit.source import Source
 from favorit.spec import Registry, Spec, parse, parse_pattern, parse_sum
 from favorit.training.optim import OPTIMIZERS, SCHEDULES
 from favorit.training.stored import StoredRun
 
 # The components of a run by kind, as in error messages.
-KINDS: dict[str, Container[str]] = {
+KINDS: dict[str, Collection[str] | Registry] = {
     **{
         registry.noun: registry
         for registry in (MIXERS, POSITIONS, STEMS, HEADS, LOCALS, OPTIMIZERS, SCHEDULES, AUGMENTS, PREPROCESSES)
@@ -40,11 +41,20 @@ KINDS: dict[str, Container[str]] = {
 
 def own_components(config: RunConfig) -> dict[tuple[str, str], Origin]:
     """{(kind, name): origin} of the components that are not favorit's own."""
-    found = {(registry.noun, name): registry[name].origin for registry, name in _registered(config)}
-    if (layout := config.model.layout.strip()) in LAYOUTS:
-        function = LAYOUTS[layout]
-        found["layout", layout] = Origin.of(function.__globals__, function.__code__, function.__code__.co_firstlineno)
+    found = {(kind, name): _origin(kind, name) for kind, name in _used(config)}
     return {key: origin for key, origin in found.items() if not origin.is_built_in}
+
+
+def sources() -> tuple[Source, ...]:
+    """The files that other processes must import to know the components of this process. Remembers these files."""
+    found = {os.path.abspath(source.path): source for source in imported_files()}
+    for origin in (_origin(kind, name) for kind, names in KINDS.items() for name in names):
+        if origin.source is not None and origin.is_importable:
+            path = os.path.abspath(origin.source.path)
+            found[path] = found.get(path) or origin.source.gather()
+    for source in found.values():
+        remember(source)
+    return tuple(found.values())
 
 
 def record_components(config: RunConfig) -> list[dict[str, Any]]:
@@ -119,8 +129,15 @@ def import_components(saved: Mapping[str, Any], run: str | Path) -> None:
             raise FavoritError(f"{what}, but {source.path} does not register it: give its file with --import FILE")
 
 
-def _registered(config: RunConfig) -> Iterator[tuple[Registry, str]]:
-    """Each registered component of a configuration with its registry."""
+def _origin(kind: str, name: str) -> Origin:
+    if isinstance(registry := KINDS[kind], Registry):
+        return registry[name].origin
+    code = LAYOUTS[name].__code__
+    return Origin.of(LAYOUTS[name].__globals__, code, code.co_firstlineno)
+
+
+def _used(config: RunConfig) -> Iterator[tuple[str, str]]:
+    """(kind, name) of each component of a configuration."""
     model, data, options = config.model, config.data, config.train
     patterns: list[tuple[Registry, str | None]] = [(AUGMENTS, data.augment), (PREPROCESSES, data.preprocess)]
     specs: list[tuple[Registry, Iterable[Spec]]] = [
@@ -137,10 +154,12 @@ def _registered(config: RunConfig) -> Iterator[tuple[Registry, str]]:
     ]
     specs += [(registry, [parse(text)]) for registry, text in singles if text is not None]
     for registry, own in specs:
-        yield from ((registry, spec.name) for spec in own if spec.name in registry)
+        yield from ((registry.noun, spec.name) for spec in own if spec.name in registry)
+    if (layout := model.layout.strip()) in LAYOUTS:
+        yield "layout", layout
     dataset = re.match(r"\w*", data.name)
     if dataset is not None and dataset[0] in DATASETS:
-        yield DATASETS, dataset[0]
+        yield DATASETS.noun, dataset[0]
 
 
 def _records(saved: Mapping[str, Any], run: str | Path) -> list[dict[str, Any]]:
