@@ -5,6 +5,7 @@ Workers and nodes must import the file to know its components. A node may not ha
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib
 import os
@@ -94,7 +95,26 @@ class Source:
         return module
 
     def gather(self) -> Source:
-        """A copy with an absolute path and the modules of its folder that this process has imported."""
+        """A copy with an absolute path and with the modules of its folder that it imports, also indirectly.
+
+        These are modules that this process has imported and that an import statement names.
+        """
+        loaded = self._loaded()
+        found: dict[str, bytes] = {}
+        pending = [(self._name, self.content)]
+        while pending:
+            for module in imported_names(*pending.pop()):
+                stem = module.replace(".", os.sep)
+                for name in (f"{stem}{end}" for end in ENDS):
+                    if name in loaded and name not in found:
+                        found[name] = loaded[name]
+                        pending.append((name, loaded[name]))
+        return replace(self, path=os.path.abspath(self.path), neighbors=tuple(sorted(found.items())))
+
+    def _loaded(self) -> dict[str, bytes]:
+        """The modules of its folder that this process has imported. In a folder of installed packages, only those of
+        its own package.
+        """
         folders = {self.folder, os.path.realpath(self.folder)}
         package = f"{self._name.partition(os.sep)[0]}{os.sep}" if self.folder in get_paths().values() else ""
         found: dict[str, bytes] = {}
@@ -105,7 +125,7 @@ class Source:
                 if is_in_folder and name != self._name and name.startswith(package):
                     content = _content(vars(module), str(file))
                     found |= {} if content is None else {name: content}
-        return replace(self, path=os.path.abspath(self.path), neighbors=tuple(sorted(found.items())))
+        return found
 
     def _execute(self, path: str, only_known: bool) -> ModuleType:
         """Imports the file: a module of a package by its name, any other under a name that no import statement uses."""
@@ -152,7 +172,9 @@ class _Files(MetaPathFinder, Loader):
         for file in (f"{stem}{end}" for end in ENDS):
             if file in self.contents:
                 return self.spec(fullname, file, locations if file.endswith(ENDS[1]) else None)
-        if any(file.startswith(f"{stem}{os.sep}") for file in self.contents):  # a package without __init__.py
+        is_on_disk = not self.is_closed and os.path.isfile(f"{stem}{ENDS[1]}")
+        if not is_on_disk and any(file.startswith(f"{stem}{os.sep}") for file in self.contents):
+            # A package without __init__.py.
             spec = ModuleSpec(fullname, None, is_package=True)
             spec.submodule_search_locations = locations
             return spec
@@ -169,6 +191,28 @@ class _Files(MetaPathFinder, Loader):
     def exec_module(self, module: ModuleType) -> None:
         file = str(module.__file__)
         exec(compile(self.contents[file], file, "exec", dont_inherit=True), module.__dict__)
+
+
+def imported_names(name: str, content: bytes) -> set[str]:
+    """The dotted names that the import statements of a module may mean, and those of its own packages.
+
+    `name` is the module's relative path, for relative imports.
+    """
+    package = list(Path(name).parent.parts)
+    found = {".".join(package)}
+    try:
+        tree = ast.parse(content)
+    except (SyntaxError, ValueError):  # edited since this process has imported it
+        return set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) + 1 - node.level] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            found |= {module, *(f"{module}.{alias.name}".lstrip(".") for alias in node.names)}
+    parts = [each.split(".") for each in found]
+    return {".".join(each[:count]) for each in parts for count in range(1, len(each) + 1)} - {""}
 
 
 def _find(path: str) -> ModuleType | None:
