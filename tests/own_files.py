@@ -63,6 +63,9 @@ def _new_process(folder: Path) -> Iterator[Callable[[], None]]:
         origins._files.update(files)
 
 
+NewProcess = Callable[[], None]
+
+
 @pytest.fixture
 def new_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
     """Starts a process that knows only favorit's components, with an empty state folder."""

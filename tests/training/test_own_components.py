@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +23,10 @@ from favorit.study.lookup import published_accuracy
 from favorit.study.runner import start as start_study
 from favorit.training.components import own_components, sources
 from favorit.training.inference import evaluate_run
-from own_files import executions, new_process, write_kernel
+from own_files import NewProcess, executions, new_process, write_kernel
 from training_helpers import MODEL, finish, fit, start, tiny
 
 __all__ = ["new_process"]
-NewProcess = Callable[[], None]
 
 
 def train(folder: Path, name: str, **model: Any) -> favorit.Run:
