@@ -27,7 +27,7 @@ SETTINGS = [part for setting in (*TINY, "train.epochs=1", f"data.name={DATA}") f
 
 def commands(command: Any, name: str) -> dict[str, Any]:
     """Each command below a group with its full name."""
-    if not isinstance(command, click.Group) and not hasattr(command, "commands"):
+    if not hasattr(command, "commands"):
         return {name: command}
     return {
         key: each for part, own in command.commands.items() for key, each in commands(own, f"{name} {part}").items()
