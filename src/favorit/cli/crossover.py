@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from favorit.cli.bench_options import REPEATS_HELP
+
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from favorit.bench.crossover import Crossing, Point
+    from favorit.bench.crossover import Crossing
 
 
 def crossover(
@@ -31,7 +33,7 @@ def crossover(
     most_tokens: Annotated[int, typer.Option(min=2, help="The largest token count of the default grid.")] = 1024,
     image: Annotated[int, typer.Option(min=1, help="Image side in pixels, for the advice.")] = 224,
     patch: Annotated[int, typer.Option(min=1, help="Patch side in pixels, for the advice.")] = 8,
-    repeats: Annotated[int, typer.Option(min=1, help="Timed repetitions, interleaved.")] = 7,
+    repeats: Annotated[int, typer.Option(min=1, help=REPEATS_HELP)] = 7,
     device: Annotated[str, typer.Option(help="cpu; other devices, such as cuda, are unverified.")] = "cpu",
     out: Annotated[
         Path | None, typer.Option(help="Also write all times and memory as CSV.", metavar="FILE.csv")
@@ -47,8 +49,9 @@ def crossover(
     [bold]favorit bench crossover --batch 1 --mixer relu --mixer "favor(m=64)" --image 32 --patch 2[/bold]
     """
     from favorit import measure
-    from favorit.bench.crossover import advice, crossings, default_grid, measure_points
+    from favorit.bench.crossover import crossings, default_grid, measure_points, rows
     from favorit.bench.crossover_figure import draw, panels
+    from favorit.bench.crossover_text import advice, describe_disturbances
     from favorit.cli.console import check_figures, check_outputs, open_console
     from favorit.cli.machine import reserve_machine
     from favorit.cli.progress import delayed_bar
@@ -69,21 +72,19 @@ def crossover(
     check_figures(figure=figure)
     keep_large_buffers()
     console = open_console(stderr=as_json)
-    points: list[Point] = []
     sizes = dict(batch=batch, heads=heads, head_dim=head_dim, repeats=repeats)
     compared = mixers or ["relu", "relu(m=64)", "favor(m=64)"]
     with reserve_machine(console) as monitor, delayed_bar(console, "measuring") as listen:
-        for done, measured in enumerate(measure_points(compared, grid, **sizes, device=device), 1):
-            points += measured
-            listen(sum(grid[:done]), sum(grid))
+        points = measure_points(compared, grid, **sizes, device=device, listen=listen)
     machine = measure.fingerprint()
     size = f"batch {batch}, {heads} heads of {head_dim}"
-    title = f"Tokens from which a mixer beats SDPA: {size}, {machine['threads']} threads, {machine['processor']}"
+    title = f"Tokens from which a mixer beats SDPA\n{size}, {machine['threads']} threads, {machine['processor']}"
     sentence = advice(points, image, patch, advised)
-    console.print(_table(title, crossings(points), grid), markup=False)
-    console.print(sentence, markup=False, soft_wrap=True)
+    console.print(_table(f"{title}; in brackets: 95 % interval", crossings(points), grid), markup=False)
+    for line in (*describe_disturbances(points, repeats), sentence):
+        console.print(line, markup=False, soft_wrap=True)
     if out is not None:
-        write_csv(points, out)
+        write_csv(rows(points), out)
     if figure is not None:
         save_figure(draw(panels(points), title), figure)
     if as_json:
@@ -92,7 +93,7 @@ def crossover(
             **sizes,
             "advice": sentence,
             "crossings": [asdict(crossing) for crossing in crossings(points)],
-            "points": [asdict(point) for point in points],
+            "points": [{**row, "rounds": point.rounds} for row, point in zip(rows(points), points, strict=True)],
             "foreign_load": monitor.json,
         }
         typer.echo(json.dumps(report))
@@ -100,16 +101,11 @@ def crossover(
 
 def _table(title: str, found: list[Crossing], grid: list[int]) -> Table:
     from favorit.bench.crossover import CURVES
+    from favorit.bench.crossover_text import describe_crossing
     from favorit.cli.console import open_table
 
     table = open_table(title, mixer="left", **{curve.replace(" ", "_"): "right" for curve in CURVES})
     cells = {(crossing.mixer, crossing.curve): crossing for crossing in found}
     for mixer in dict.fromkeys(crossing.mixer for crossing in found):
-        table.add_row(mixer, *(_cell(cells[mixer, curve], grid) for curve in CURVES))
+        table.add_row(mixer, *(describe_crossing(cells[mixer, curve], grid) for curve in CURVES))
     return table
-
-
-def _cell(crossing: Crossing, grid: list[int]) -> str:
-    if crossing.tokens is None:
-        return f"never up to {grid[-1]}"
-    return f"always from {grid[0]}" if crossing.always else f"{crossing.tokens:.0f}"

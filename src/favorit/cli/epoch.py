@@ -18,15 +18,16 @@ def epoch(
         typer.Option("--set", help="Any field, such as train.batch_size=64. Repeatable.", metavar="FIELD=VALUE"),
     ] = None,
     devices: Annotated[int, typer.Option(help="Number of processes that share each batch (DDP).", min=1)] = 1,
+    repeats: Annotated[int, typer.Option(help="Number of timed epochs.", min=1)] = 3,
     data_dir: Annotated[
         Path | None, typer.Option(help="Data directory. Default: FAVORIT_DATA, else the user's cache directory.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
 ) -> None:
-    """Time one whole training epoch.
+    """Time whole training epochs.
 
-    Reports seconds, the share of the input pipeline, the achieved share of this machine's matrix-product limit, the
-    cross-core cache penalty, and memory.
+    Reports the seconds of an epoch (median, fastest and slowest), the share of the input pipeline, the achieved share
+    of this machine's matrix-product limit, the cross-core cache penalty, and memory.
 
     Examples: [bold]favorit bench epoch --data cifar10 --preset vit-64 --set "data.augment=flip|rotate(5)"[/bold],
     [bold]favorit bench epoch --set train.precision=bf16 --devices 2[/bold]
@@ -43,7 +44,7 @@ def epoch(
     config = build_config(None, preset, [*defaults, *(settings or [])], data=data, epochs=None, seed=None)
     console = open_console(stderr=as_json)
     with reserve_machine(console) as monitor:
-        cost = epoch_cost(config, data_dir, devices)
+        cost = epoch_cost(config, data_dir, devices, repeats)
     if cost is None:  # not the first of several processes
         return
     machine = measure.fingerprint()
@@ -53,12 +54,14 @@ def epoch(
         return
     processes = f"{devices} processes on " if devices > 1 else ""
     table = open_table(
-        f"{preset} on {config.data.name}: one epoch, {processes}{machine['threads']} threads, {machine['processor']}",
+        f"{preset} on {config.data.name}: one epoch, median of {cost.repeats}, "
+        f"{processes}{machine['threads']} threads, {machine['processor']}",
         what="left",
         measured="right",
     )
     table.add_row("images", f"{cost.images:,}")
-    table.add_row("seconds", f"{cost.seconds:.1f}")
+    spread = f" ({cost.low:.1f} to {cost.high:.1f})" if cost.repeats > 1 else ""
+    table.add_row("seconds", f"{cost.seconds:.1f}{spread}")
     table.add_row("images per second", f"{cost.images / cost.seconds:,.0f}")
     table.add_row("share of the input pipeline", f"{cost.pipeline_share:.1%}")
     table.add_row("matrix-product limit, GFLOP/s", f"{cost.gemm_gflops:.0f}")

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from favorit.cli.bench_options import REPEATS_HELP
+
 if TYPE_CHECKING:
     from favorit.bench.peers.comparison import Mode
     from favorit.bench.peers.table import Row
@@ -33,7 +35,7 @@ def peers(
     head_dim: Annotated[int, typer.Option(min=1, help="Head width, in the cases attention and step.")] = 16,
     m: Annotated[int, typer.Option(min=1, help="Features.")] = 128,
     depth: Annotated[int, typer.Option(min=1, help="Layers, in the case step.")] = 6,
-    repeats: Annotated[int, typer.Option(min=1, help="Timed repetitions, interleaved.")] = 11,
+    repeats: Annotated[int, typer.Option(min=1, help=REPEATS_HELP)] = 11,
     compiled: Annotated[
         bool, typer.Option("--compile", help="Also time ours with torch.compile, in extra rows (compiling is slow).")
     ] = False,
@@ -61,7 +63,7 @@ def peers(
     """
     from favorit import measure
     from favorit.bench.peers.comparison import Sizes
-    from favorit.bench.peers.table import measure_rows, select
+    from favorit.bench.peers.table import columns, measure_rows, select
     from favorit.cli.columns import write_columns
     from favorit.cli.console import check_outputs, open_console
     from favorit.cli.machine import reserve_machine
@@ -95,7 +97,7 @@ def peers(
                 )
     heading = (
         f"{machine['threads']} threads, {machine['processor']}, batch {batch}; "
-        f"median of {repeats}, separate processes, interleaved"
+        f"median of {repeats} rounds or more, separate processes, interleaved; ratios with 95 % interval"
     )
     write_columns(TITLES, map(_cells, rows), right=TITLES[1:], optional=OPTIONAL, heading=heading, err=as_json)
     notes = [f"{row.case}, {_name(row)} / {row.peer}: {row.check}" for row in rows if row.ours_ms is None]
@@ -112,12 +114,12 @@ def peers(
     for note in notes:
         console.print(note, markup=False, soft_wrap=True)
     if out is not None:
-        write_csv(rows, out)
+        write_csv([columns(row) for row in rows], out)
     if as_json:
         report = {
             "environment": machine,
             "sizes": asdict(sizes),
-            "rows": [asdict(row) for row in rows],
+            "rows": [columns(row) for row in rows],
             "foreign_load": monitor.json,
         }
         typer.echo(json.dumps(report))
@@ -136,7 +138,7 @@ def _cells(row: Row) -> list[str]:
         _range(row.ours_low, row.ours_high),
         _number(row.peer_ms),
         _range(row.peer_low, row.peer_high),
-        *(_number(ratio, "x") for ratio in (row.ratio, row.ratio_tuned, row.ratio_default)),
+        *("" if ratio is None else ratio.verdict for ratio in (row.ratio, row.ratio_tuned, row.ratio_default)),
         _number(row.gemm_share),
         _number(row.cache_penalty, "x"),
         "" if row.ours_epoch is None else f"{row.ours_epoch:.1f} / {row.peer_epoch:.1f}",
