@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from textwrap import fill
 from typing import TYPE_CHECKING, Literal
 
 from favorit.bench.approximation import UNIFORM, Point
@@ -22,6 +23,7 @@ MAX_RELATIVE_ERROR = 5.0
 COLORS = {True: "#3b6fb5", False: "#e07a2f"}
 STYLES: dict[bool, Literal["-", ":"]] = {True: "-", False: ":"}
 MOST_TICKS = 4
+TITLE_LETTERS = 27
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,7 @@ def draw(content: Sequence[Panel], title: str) -> Figure:
             fontsize=8.5,
         )
     for family, axes in zip(columns, grid[0], strict=True):
-        axes.set_title(family or "kernels without m", fontsize=10.5, loc="left")
+        axes.set_title(fill(family or "kernels without m", TITLE_LETTERS), fontsize=10.5, loc="left")
     for family, axes in zip(columns, grid[-1], strict=True):
         axes.set_xlabel("" if family is None else "features m")
     figure.supylabel("error / error of uniform averaging", fontsize=10.5)

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 # Panels per row: the first row is time, the second is memory.
 COLUMNS = 2
-LEGEND_COLUMNS = 4
+WIDTH = 9.2  # inches
+LEGEND_MARK, LEGEND_LETTER = 0.6, 0.09  # inches that an entry of the legend needs
 TITLES = {
     "forward": "forward time: above 1 the mixer is faster",
     "training": "training time: above 1 the mixer is faster",
@@ -77,7 +78,8 @@ def draw(content: Sequence[Panel], title: str) -> Figure:
 
     rows = -(-len(content) // COLUMNS)
     names = [line.mixer for line in content[0].lines]
-    figure = Figure(figsize=(9.2, 0.7 + 0.25 * -(-len(names) // LEGEND_COLUMNS) + 2.9 * rows), layout="constrained")
+    columns = max(1, int(WIDTH / (LEGEND_MARK + LEGEND_LETTER * max(map(len, names)))))
+    figure = Figure(figsize=(WIDTH, 0.7 + 0.25 * -(-len(names) // columns) + 2.9 * rows), layout="constrained")
     figure.suptitle(title, fontsize=12, fontweight="bold", x=0.01, ha="left", wrap=True)
     grid = figure.subplots(rows, COLUMNS, squeeze=False, sharex=True, sharey="row")
     for panel, axes in zip(content, grid.flat, strict=True):
@@ -89,7 +91,7 @@ def draw(content: Sequence[Panel], title: str) -> Figure:
     figure.legend(
         *grid[0, 0].get_legend_handles_labels(),
         loc="outside lower center",
-        ncols=min(LEGEND_COLUMNS, len(names)),
+        ncols=min(columns, len(names)),
         frameon=False,
         fontsize=10,
     )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from favorit.bench.crossover import CURVES, SDPA, SOFTMAX, Crossing, Point, find_crossing, ratios
-from favorit.bench.spread import MIN_ROUNDS
+from favorit.bench.spread import MIN_ROUNDS, WIDEST
 
 
 def describe_crossing(found: Crossing, grid: Sequence[int]) -> str:
@@ -25,21 +25,25 @@ def describe_crossing(found: Crossing, grid: Sequence[int]) -> str:
 
 
 def describe_disturbances(points: Sequence[Point], repeats: int) -> list[str]:
-    """Lines that name the token counts that were measured again, and the ratios that remained undecided."""
+    """Lines that name the token counts that were measured again, and the number of ratios that remained undecided."""
     again = sorted({point.tokens for point in points if len(point.rounds) > max(repeats, MIN_ROUNDS)})
-    undecided = {
-        f"{mixer} {curve}": counts
+    measured = [
+        each
         for curve, (_, is_memory) in CURVES.items()
         if not is_memory
         for mixer, by_tokens in ratios(points, curve).items()
-        if mixer != SOFTMAX and (counts := [str(tokens) for tokens, ratio in by_tokens.items() if not ratio.is_decided])
-    }
+        if mixer != SOFTMAX
+        for each in by_tokens.values()
+    ]
+    undecided = sum(not each.is_decided for each in measured)
     lines = []
     if again:
         lines.append(f"measured again, because of noise or a jump: {', '.join(map(str, again))} tokens")
     if undecided:
-        listed = "; ".join(f"{name} at {', '.join(counts)} tokens" for name, counts in undecided.items())
-        lines.append(f"undecided: {listed}")
+        lines.append(
+            f"undecided: {undecided} of {len(measured)} ratios of times; their interval contains 1, "
+            f"or its ends differ by more than {WIDEST:g}x"
+        )
     return lines
 
 
@@ -54,15 +58,14 @@ def advice(points: Sequence[Point], image: int, patch: int, tokens: int) -> str:
     ratio = speedups[mixer][tokens]
     crossing = find_crossing(mixer, "training", speedups[mixer])
     where = describe_crossing(crossing, list(speedups[mixer]))
-    if not ratio.is_decided:
-        return (
-            f"{place} undecided: {mixer}, the fastest other mixer, trains at {ratio.range} times the speed of softmax; "
-            f"measure again on a quiet machine, or with a larger --repeats"
-        )
-    if ratio.low < 1:
+    amount = ratio.text if ratio.is_decided else f"{ratio.range} times"
+    rerun = "" if ratio.is_decided else "; the spread is wide: measure again on a quiet machine or with more --repeats"
+    if ratio.low <= 1 <= ratio.high and not ratio.is_decided:
+        return f"{place} undecided: {mixer}, the fastest other mixer, trains at {amount} the speed of softmax{rerun}"
+    if ratio.low <= 1:
         pays = "it is slower at all measured counts" if crossing.tokens is None else f"it pays from {where} tokens on"
-        slower = f"{mixer}, the fastest other mixer, trains at {ratio.text} the speed of softmax"
-        return f"{place} keep softmax: {slower}; {pays}"
+        slower = f"{mixer}, the fastest other mixer, trains at {amount} the speed of softmax"
+        return f"{place} keep softmax: {slower}; {pays}{rerun}"
     if crossing.tokens is None:  # faster at this count, but not in the fit over all counts
         below = "keep softmax at fewer tokens"
     elif crossing.always:
@@ -70,7 +73,8 @@ def advice(points: Sequence[Point], image: int, patch: int, tokens: int) -> str:
     else:
         below = f"keep softmax below {where} tokens"
     whole = "a whole model gains less, measure it with: favorit bench speed --preset"
-    return f"{place} {mixer} attention trains {ratio.text} faster than the faster of SDPA and softmax; {below}; {whole}"
+    faster = f"{mixer} attention trains {amount} faster than the faster of SDPA and softmax"
+    return f"{place} {faster}; {below}; {whole}{rerun}"
 
 
 def _faster_softmax(points: Sequence[Point]) -> list[Point]:

@@ -58,8 +58,8 @@ class Ratio:
 
     @property
     def text(self) -> str:
-        """The ratio and its interval as text."""
-        return f"{_short(self.value)}x ({self.range})"
+        """The ratio and its interval as text; the ratio alone if the interval has no width."""
+        return f"{_short(self.value)}x" + ("" if self.low == self.high else f" ({self.range})")
 
     @property
     def verdict(self) -> str:

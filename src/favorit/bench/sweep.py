@@ -2,7 +2,7 @@
 
 Each size is visited twice, at different times, because a disturbance of the machine can last longer than a visit. A
 size is visited again while one of its ratios is undecided, and once if one jumps. The curve of a ratio over the size is
-smooth: a ratio jumps if it is off the log-log interpolation of its neighbors by more than `JUMP`.
+smooth: a ratio jumps if it is off the log-log interpolation of its neighbors by more than a factor of `JUMP`.
 """
 
 from __future__ import annotations
@@ -64,27 +64,25 @@ def sweep(
 
 
 def jumping(found: Mapping[int, Mapping[Key, Sequence[float]]], pairs: Sequence[tuple[Key, Key]]) -> set[int]:
-    """The sizes at which the ratio of a pair jumps, and is further off than at the neighbors of this size."""
-    sizes = list(found)
+    """The fewest sizes without which no ratio of a pair jumps, found greedily."""
     jumps: set[int] = set()
     for a, b in pairs:
-        curve = [math.log(ratio(times[a], times[b]).value) for times in found.values()]
-        off = _off_neighbors([math.log(size) for size in sizes], curve)
-        jumps |= {
-            size
-            for index, size in enumerate(sizes)
-            if off[index] > math.log(JUMP) and off[index] == max(off[max(0, index - 1) : index + 2])
-        }
+        curve = [
+            (math.log(size), math.log(ratio(times[a], times[b]).value), size) for size, times in sorted(found.items())
+        ]
+        while _roughness(curve) > math.log(JUMP):
+            worst = min(curve, key=lambda point: _roughness([other for other in curve if other != point]))
+            curve.remove(worst)
+            jumps.add(worst[2])
     return jumps
 
 
-def _off_neighbors(x: Sequence[float], y: Sequence[float]) -> list[float]:
-    """The distance of each y from the line through its two neighbors; at the ends through the next two points."""
-    if len(x) < 3:
-        return [0.0] * len(x)
-    distances = []
-    for index in range(len(x)):
-        i, j = (1, 2) if index == 0 else (index - 2, index - 1) if index == len(x) - 1 else (index - 1, index + 1)
-        line = y[i] + (y[j] - y[i]) * (x[index] - x[i]) / (x[j] - x[i])
-        distances.append(abs(y[index] - line))
-    return distances
+def _roughness(curve: Sequence[tuple[float, float, int]]) -> float:
+    """The largest distance in y of a point from the line through its two neighbors; 0 for fewer than three points."""
+    return max(
+        (
+            abs(y - y0 - (y1 - y0) * (x - x0) / (x1 - x0))
+            for (x0, y0, _), (x, y, _), (x1, y1, _) in zip(curve, curve[1:], curve[2:], strict=False)
+        ),
+        default=0.0,
+    )
