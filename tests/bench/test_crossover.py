@@ -337,8 +337,9 @@ def test_rows_have_the_ratio_with_its_spread() -> None:
 
 
 def disturb(monkeypatch: pytest.MonkeyPatch, disturbed: int | None, factor: float, visits: range) -> None:
-    """Replaces the clock of `measure_points`: softmax takes (N / 30)^2 ms, others N / 30. At `disturbed` tokens, softmax
-    takes `factor` times as long in these visits.
+    """Replaces the clock of `measure_points`: softmax takes (N / 30)^2 ms, others N / 30.
+
+    At `disturbed` tokens, softmax takes `factor` times as long in these visits.
     """
     count = [0]
 

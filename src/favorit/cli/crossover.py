@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from favorit.cli.bench_options import REPEATS_HELP
+from favorit.cli.shared import Repeats, TableForm, with_fields
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from favorit.bench.crossover import Crossing
 
 
+@with_fields
 def crossover(
     mixers: Annotated[
         list[str] | None,
@@ -33,7 +32,7 @@ def crossover(
     most_tokens: Annotated[int, typer.Option(min=2, help="The largest token count of the default grid.")] = 1024,
     image: Annotated[int, typer.Option(min=1, help="Image side in pixels, for the advice.")] = 224,
     patch: Annotated[int, typer.Option(min=1, help="Patch side in pixels, for the advice.")] = 8,
-    repeats: Annotated[int, typer.Option(min=1, help=REPEATS_HELP)] = 7,
+    repeats: Repeats = 7,
     device: Annotated[str, typer.Option(help="cpu; other devices, such as cuda, are unverified.")] = "cpu",
     out: Annotated[
         Path | None, typer.Option(help="Also write all times and memory as CSV.", metavar="FILE.csv")
@@ -41,7 +40,8 @@ def crossover(
     figure: Annotated[
         Path | None, typer.Option(help="Also draw the ratios against tokens.", metavar="FILE.png")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="End with one line of JSON.")] = False,
+    *,
+    form: TableForm,
 ) -> None:
     """Find the token count from which linear mixers need less time, or less memory, than torch's fused softmax (SDPA).
 
@@ -52,7 +52,7 @@ def crossover(
     from favorit.bench.crossover import crossings, default_grid, measure_points, rows
     from favorit.bench.crossover_figure import draw, panels
     from favorit.bench.crossover_text import advice, describe_disturbances
-    from favorit.cli.console import check_figures, check_outputs, open_console
+    from favorit.cli.console import check_figures, check_outputs
     from favorit.cli.machine import reserve_machine
     from favorit.cli.progress import delayed_bar
     from favorit.errors import FavoritError
@@ -71,7 +71,7 @@ def crossover(
     check_outputs(out=out)
     check_figures(figure=figure)
     keep_large_buffers()
-    console = open_console(stderr=as_json)
+    console = form.open_console()
     sizes = dict(batch=batch, heads=heads, head_dim=head_dim, repeats=repeats)
     compared = mixers or ["relu", "relu(m=64)", "favor(m=64)"]
     with reserve_machine(console) as monitor, delayed_bar(console, "measuring") as listen:
@@ -80,14 +80,14 @@ def crossover(
     size = f"batch {batch}, {heads} heads of {head_dim}"
     title = f"Tokens from which a mixer beats SDPA\n{size}, {machine['threads']} threads, {machine['processor']}"
     sentence = advice(points, image, patch, advised)
-    console.print(_table(f"{title}; in brackets: 95 % interval", crossings(points), grid), markup=False)
+    _write(form, f"{title}; in brackets: 95 % interval", crossings(points), grid)
     for line in (*describe_disturbances(points, repeats), sentence):
         console.print(line, markup=False, soft_wrap=True)
     if out is not None:
         write_csv(rows(points), out)
     if figure is not None:
         save_figure(draw(panels(points), title), figure)
-    if as_json:
+    if form.as_json:
         report = {
             "environment": machine,
             **sizes,
@@ -99,13 +99,11 @@ def crossover(
         typer.echo(json.dumps(report))
 
 
-def _table(title: str, found: list[Crossing], grid: list[int]) -> Table:
+def _write(form: TableForm, heading: str, found: list[Crossing], grid: list[int]) -> None:
     from favorit.bench.crossover import CURVES
     from favorit.bench.crossover_text import describe_crossing
-    from favorit.cli.console import open_table
 
-    table = open_table(title, mixer="left", **{curve.replace(" ", "_"): "right" for curve in CURVES})
     cells = {(crossing.mixer, crossing.curve): crossing for crossing in found}
-    for mixer in dict.fromkeys(crossing.mixer for crossing in found):
-        table.add_row(mixer, *(describe_crossing(cells[mixer, curve], grid) for curve in CURVES))
-    return table
+    mixers = dict.fromkeys(crossing.mixer for crossing in found)
+    rows = [[mixer, *(describe_crossing(cells[mixer, curve], grid) for curve in CURVES)] for mixer in mixers]
+    form.write(["mixer", *CURVES], rows, right=CURVES, heading=heading)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from favorit.cli.bench_options import REPEATS_HELP
+from favorit.cli.shared import Repeats, TableForm, with_fields
 
 if TYPE_CHECKING:
     from favorit import published
@@ -35,6 +35,7 @@ OPTIONAL = ("us/token", "quartiles", "of limit", "MiB", "tokens")
 PUBLISHED_OPTIONAL = ("published ms", "published s", "ms per 64 images", "s/epoch")
 
 
+@with_fields
 def speed(
     mixers: Annotated[
         list[str] | None,
@@ -60,12 +61,13 @@ def speed(
         list[int] | None, typer.Option(min=1, help="Tokens of the mixers. Default: 65. Repeatable.")
     ] = None,
     head_dim: Annotated[int, typer.Option(min=1, help="Head width of the mixers.")] = 16,
-    repeats: Annotated[int, typer.Option(min=1, help=REPEATS_HELP)] = 11,
+    repeats: Repeats = 11,
     explain: Annotated[
         bool, typer.Option("--explain", help="Print the implementation that each call uses, and why.")
     ] = False,
     out: Annotated[Path | None, typer.Option(help="Also write the table as CSV.", metavar="FILE.csv")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="End with one line of JSON.")] = False,
+    *,
+    form: TableForm,
 ) -> None:
     """Time mixers, or whole models with --preset.
 
@@ -80,8 +82,7 @@ def speed(
     from favorit.bench.imagenet import PUBLISHED, compare_with_published
     from favorit.bench.model_speed import all_layouts, model_costs
     from favorit.bench.speed import Size, cost_rows, mixer_costs, scalings
-    from favorit.cli.columns import write_columns
-    from favorit.cli.console import check_outputs, open_console
+    from favorit.cli.console import check_outputs
     from favorit.cli.machine import reserve_machine
     from favorit.errors import FavoritError
     from favorit.export import write_csv
@@ -97,7 +98,7 @@ def speed(
         raise FavoritError("--set and --layouts apply to whole models: give one with --preset")
     check_outputs(out=out)
     keep_large_buffers()
-    console = open_console(stderr=as_json)
+    console = form.open_console()
     comparisons: dict[str, tuple[published.Table, list[ModelTimes]]] = {}
     if presets:
         changes = parse_settings(settings or [], ("model",))["model"]
@@ -121,7 +122,7 @@ def speed(
         f"{hardware}; median of {len(costs[0].rounds)} rounds, interleaved; "
         "ratio: time / time of the first row, above 1 is slower"
     )
-    write_columns(TITLES, _rows(costs), right=TITLES[1:], optional=OPTIONAL, heading=heading, err=as_json)
+    form.write(TITLES, _rows(costs), right=TITLES[1:], optional=OPTIONAL, heading=heading)
     console.print("of limit: achieved share of this machine's matrix-product limit", markup=False, soft_wrap=True)
     for scaling in scalings(costs):
         line = (
@@ -134,13 +135,13 @@ def speed(
             f"\n{name}: ours ({hardware}, batch {batch}) and published in {table.source} ({table.hardware}); "
             "ratio to all_standard"
         )
-        write_columns(
+        form.write(
             PUBLISHED_TITLES,
             _published_rows(rows),
             right=PUBLISHED_TITLES[2:],
             optional=PUBLISHED_OPTIONAL,
             heading=heading,
-            err=as_json,
+            is_main=False,
         )
         flags = "; ".join(published.FLAGS[flag] for flag in table.flags)
         console.print(f"published: other hardware; {flags}", markup=False, soft_wrap=True)
@@ -150,7 +151,7 @@ def speed(
             console.print(line, markup=False, soft_wrap=True)
     if out is not None:
         write_csv(cost_rows(costs), out)
-    if as_json:
+    if form.as_json:
         report = {
             "environment": machine,
             "costs": [{**row, "rounds": cost.rounds} for row, cost in zip(cost_rows(costs), costs, strict=True)],
