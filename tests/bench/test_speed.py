@@ -279,6 +279,51 @@ def test_command_writes_table_json_and_csv(
     assert found["tokens"].tolist() == [5] * 4 + [9] * 4
 
 
+def relative_times(monkeypatch: pytest.MonkeyPatch, rounds: dict[str, list[float]]) -> None:
+    """Replaces the clock of `mixer_costs`: the milliseconds of the rounds of each mixer."""
+    times = lambda calls, repeats, pairs: ({key: describe(rounds[key[0]]) for key in calls}, 1e12)  # noqa: E731
+    monkeypatch.setattr(speed, "interleave_with_gemm", times)
+
+
+def test_command_prints_the_interval_of_each_ratio_or_undecided(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    steady, noisy = [2.0, 2.1, 2.2, 2.1, 2.0, 2.2, 2.1], [0.7, 1.5, 1.0, 0.9, 1.1, 0.8, 1.4]
+    relative_times(monkeypatch, {"softmax": [1.0] * 7, "relu": steady, "uniform": noisy})
+    out = tmp_path / "speed.csv"
+    mixers = [part for name in ("softmax", "relu", "uniform") for part in ("--mixer", name)]
+    assert not run(monkeypatch, "speed", *mixers, "--batch", "1", "--tokens", "5", "--tokens", "9", "--out", str(out))
+    printed = capsys.readouterr().out
+    assert "2.10x (2.00 to 2.20)" in printed
+    assert "undecided (0.70 to 1.50)" in printed
+    assert "time per token varies by 1.80x" in printed
+    found = pandas.read_csv(out)
+    relu, uniform = (found[found["name"] == name].iloc[0] for name in ("relu", "uniform"))
+    assert (relu["ratio"], relu["ratio_low"], relu["ratio_high"], relu["rounds"]) == (2.1, 2.0, 2.2, 7)
+    assert (relu["ratio_decided"], uniform["ratio_decided"]) == (True, False)
+    assert found[found["name"] == "softmax"]["ratio"].isna().all()
+
+
+@pytest.mark.parametrize("work", ["mixers", "models"])
+def test_each_call_is_compared_with_the_first_of_its_kind(work: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounds continue until these ratios are decided."""
+    compared: list[tuple[speed.Key, speed.Key]] = []
+
+    def record(calls: dict[speed.Key, object], repeats: int, pairs: list[tuple[speed.Key, speed.Key]]) -> object:
+        compared.extend(pairs)
+        return {key: describe([1.0] * 7) for key in calls}, 1e12
+
+    for module in (speed, model_speed):
+        monkeypatch.setattr(module, "interleave_with_gemm", record)
+    if work == "mixers":
+        speed.mixer_costs(["softmax", "relu"], [SIZE])
+        assert compared == [(("relu", what, 9), ("softmax", what, 9)) for what in (speed.FORWARD, speed.TRAINING)]
+    else:
+        model_speed.model_costs({"a": TINY, "b": TINY}, 2)
+        whats = (model_speed.STEP, model_speed.INFERENCE)
+        assert compared == [(("b", what, 5), ("a", what, 5)) for what in whats]
+
+
 def test_set_option_changes_model_fields(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     settings = ("--set", "model.stem=patch(8)", "--set", "model.depth=1")
     arguments = ("--preset", "vit-64", *settings, "--batch", "1", "--repeats", "1")

@@ -24,6 +24,7 @@ COLORS = {True: "#3b6fb5", False: "#e07a2f"}
 STYLES: dict[bool, Literal["-", ":"]] = {True: "-", False: ":"}
 MOST_TICKS = 4
 TITLE_LETTERS = 27
+MIN_WIDTH = 6.5  # inches
 
 
 @dataclass(frozen=True)
@@ -86,11 +87,12 @@ def draw(content: Sequence[Panel], title: str) -> Figure:
 
     families = list(dict.fromkeys(curve.family for panel in content for curve in panel.curves if curve.m))
     columns = [*families, *([None] if any(not curve.m for panel in content for curve in panel.curves) else [])]
-    figure = Figure(figsize=(1.2 + 2.3 * len(columns), 1.2 + 1.9 * len(content)), layout="constrained")
+    width = max(MIN_WIDTH, 1.2 + 2.3 * len(columns))
+    figure = Figure(figsize=(width, 1.2 + 1.9 * len(content)), layout="constrained")
     figure.suptitle(title, fontsize=12, fontweight="bold", x=0.01, ha="left")
     grid = figure.subplots(len(content), len(columns), squeeze=False, sharex="col", sharey=True)
     for panel, row in zip(content, grid, strict=True):
-        row[0].set_ylabel(f"std of q, k: {panel.std:g}", fontsize=10)
+        row[0].set_ylabel(f"std of q, k: {panel.std:g}\nrelative error", fontsize=10)
         for family, axes in zip(columns, row, strict=True):
             axes.axhline(1.0, color="black", linestyle="--", linewidth=1.2)
             if family is None:
@@ -112,14 +114,13 @@ def draw(content: Sequence[Panel], title: str) -> Figure:
         axes.set_title(fill(family or "kernels without m", TITLE_LETTERS), fontsize=10.5, loc="left")
     for family, axes in zip(columns, grid[-1], strict=True):
         axes.set_xlabel("" if family is None else "features m")
-    figure.supylabel("error / error of uniform averaging", fontsize=10.5)
     _scale(grid[0, 0], content)
     lines = [
         Line2D([], [], color=COLORS[orthogonal], linestyle=STYLES[orthogonal], marker="o", markersize=4, label=label)
         for orthogonal, label in ((True, "orthogonal rows"), (False, "independent rows"))
         if any(curve.m and curve.orthogonal == orthogonal for panel in content for curve in panel.curves)
     ]
-    lines.append(Line2D([], [], color="black", linestyle="--", label="uniform averaging"))
+    lines.append(Line2D([], [], color="black", linestyle="--", label="uniform averaging: relative error 1"))
     figure.legend(handles=lines, loc="outside lower center", ncols=len(lines), frameon=False, fontsize=10)
     return figure
 
