@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from favorit.cli.main import main
 from favorit.foreign_load import ForeignLoad, LoadMonitor
 from favorit.machine_lock import measuring
 from favorit.process import ALLOCATOR, SPIN_COUNT, SPINNING
+from simulated_processes import simulated
 from training_helpers import PATIENCE, finish, start
 
 SPIN = "GOMP_SPINCOUNT"
@@ -88,27 +90,15 @@ def test_rounds_continue_until_both_targets_are_decided(
     noise: float, measured: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With simulated processes."""
-    times = iter(range(10**6))
+    factors = itertools.cycle([1.0, 1.0, noise, noise, 1 / noise, 1 / noise])
 
-    class Process:
-        def __init__(self, module: str, request: Any, environment: dict[str, str]) -> None:
-            self.name = {"1": ONE}.get(environment["OMP_NUM_THREADS"], OURS if SPIN in environment else DEFAULT)
-
-        def __enter__(self) -> Process:
-            return self
-
-        def __exit__(self, *error: object) -> None:
-            pass
-
-        def reply(self) -> None:
-            pass
-
-        def seconds(self) -> float:
-            factor = (1 / noise, noise)[next(times) // 6 % 2] if self.name == OURS else 1.0
-            return factor * STEADY[0][self.name] / 1e3
+    def seconds(request: Mapping[str, Any], environment: Mapping[str, str]) -> float:
+        if environment["OMP_NUM_THREADS"] == "1":
+            return STEADY[0][ONE]
+        return STEADY[0][OURS] * next(factors) if SPIN in environment else STEADY[0][DEFAULT]
 
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    monkeypatch.setattr(busy, "TimedProcess", Process)
+    monkeypatch.setattr(busy, "TimedProcess", simulated(seconds))
     monkeypatch.setattr(busy, "busy_process", nullcontext)
     found = busy.slowdowns(ModelConfig(), 1, steps=1, repeats=6)
     assert len(found[0].quiet.values) == measured

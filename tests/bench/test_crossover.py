@@ -349,37 +349,38 @@ SMALL = ("--batch", "1", "--heads", "1", "--head-dim", "4", "--mixer", "relu", "
 SMALL_GRID = [part for tokens in (9, 17, 33, 129) for part in ("--tokens", str(tokens))]
 
 
-def printed_by(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
+@pytest.mark.parametrize(
+    ("disturbed", "visits", "said", "unsaid"),
+    [
+        (None, 0, ["relu attention trains 2.17x"], ["measured again", "undecided", "spread"]),
+        (65, 1, ["trains 2.17x", "measured again, because of noise or a jump: 65 tokens"], ["undecided", "spread"]),
+        (
+            65,
+            2,
+            [
+                "relu attention trains 2.17 to 6.50 times faster",
+                "the spread is wide: measure again on a quiet machine or with more --repeats",
+                "undecided: 2 of 10 ratios after 21 rounds (the most for --repeats 7); their interval contains 1, "
+                "or its ends differ by more than 1.5x",
+            ],
+            ["trains 6.50x"],
+        ),
+    ],
+    ids=["clean", "disturbed once", "disturbed twice"],
+)
+def test_command_measures_a_disturbed_count_again_or_says_undecided(
+    disturbed: int | None,
+    visits: int,
+    said: list[str],
+    unsaid: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    disturb(monkeypatch, disturbed, 3.0, range(visits))
     assert not run(monkeypatch, *SMALL, *SMALL_GRID)
-    return capsys.readouterr().out
-
-
-def test_command_on_clean_clock_is_decided(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    disturb(monkeypatch, None, 1.0, range(0))
-    printed = printed_by(monkeypatch, capsys)
-    assert "relu attention trains 2.17x" in printed
-    assert "measured again" not in printed
-    assert "undecided" not in printed
-
-
-def test_command_measures_a_disturbed_point_again_and_says_so(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    disturb(monkeypatch, 65, 3.0, range(1))
-    printed = printed_by(monkeypatch, capsys)
-    assert "relu attention trains 2.17x" in printed
-    assert "measured again, because of noise or a jump: 65 tokens" in printed
-    assert "undecided" not in printed
-
-
-def test_command_says_undecided_if_the_disturbance_stays_too_long(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    disturb(monkeypatch, 65, 3.0, range(2))
-    printed = printed_by(monkeypatch, capsys)
-    assert "relu attention trains 2.17 to 6.50 times faster" in printed
-    assert "the spread is wide: measure again on a quiet machine or with more --repeats" in printed
-    assert "undecided: 2 of 10 ratios of times" in printed
+    printed = capsys.readouterr().out
+    assert all(text in printed for text in said)
+    assert not any(text in printed for text in unsaid)
 
 
 def test_quiet_points_have_no_line_about_disturbances() -> None:

@@ -31,6 +31,7 @@ from favorit.cli.main import main
 from favorit.cli.peers import _cells
 from favorit.data import build_preprocess, load_dataset
 from favorit.process import default_environment, worker_settings
+from simulated_processes import simulated
 
 SIZES = Sizes(batch=2, heads=2, tokens=9, head_dim=4, m=8, depth=2, data="synthetic(size=32, train=12, test=4)")
 SDPA = "attention: softmax / torch SDPA"
@@ -313,24 +314,8 @@ def test_processes_are_timed_interleaved() -> None:
 def test_processes_are_timed_longer_until_their_ratio_is_decided(monkeypatch: pytest.MonkeyPatch) -> None:
     """With simulated processes: the peer alternates between 1 and 3 seconds."""
     seconds = {"ours": itertools.repeat(1.0), "theirs": itertools.cycle([1.0, 3.0])}
-
-    class Process:
-        def __init__(self, module: str, request: Mapping[str, Any], environment: Mapping[str, str]) -> None:
-            self.side = request["side"]
-
-        def __enter__(self) -> Process:
-            return self
-
-        def __exit__(self, *error: object) -> None:
-            pass
-
-        def reply(self) -> None:
-            pass
-
-        def seconds(self) -> float:
-            return next(seconds[self.side])
-
-    monkeypatch.setattr(timed_process, "TimedProcess", Process)
+    process = simulated(lambda request, environment: next(seconds[request["side"]]))
+    monkeypatch.setattr(timed_process, "TimedProcess", process)
     requests: dict[str, Any] = {side: ({"side": side}, {}) for side in seconds}
     assert len(interleave_processes(table.WORKER, requests, 7)["ours"].values) == 7
     found = interleave_processes(table.WORKER, requests, 7, [("theirs", "ours")])

@@ -296,6 +296,7 @@ def test_command_prints_the_interval_of_each_ratio_or_undecided(
     printed = capsys.readouterr().out
     assert "2.10x (2.00 to 2.20)" in printed
     assert "undecided (0.70 to 1.50)" in printed
+    assert "undecided: 4 of 8 ratios after 33 rounds (the most for --repeats 11)" in printed
     assert "time per token varies by 1.80x" in printed
     found = pandas.read_csv(out)
     relu, uniform = (found[found["name"] == name].iloc[0] for name in ("relu", "uniform"))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from favorit.bench.crossover import CURVES, SDPA, SOFTMAX, Crossing, Point, find_crossing, ratios
-from favorit.bench.spread import MIN_ROUNDS, WIDEST
+from favorit.bench.spread import MIN_ROUNDS, describe_undecided
 
 
 def describe_crossing(found: Crossing, grid: Sequence[int]) -> str:
@@ -35,16 +35,8 @@ def describe_disturbances(points: Sequence[Point], repeats: int) -> list[str]:
         if mixer != SOFTMAX
         for each in by_tokens.values()
     ]
-    undecided = sum(not each.is_decided for each in measured)
-    lines = []
-    if again:
-        lines.append(f"measured again, because of noise or a jump: {', '.join(map(str, again))} tokens")
-    if undecided:
-        lines.append(
-            f"undecided: {undecided} of {len(measured)} ratios of times; their interval contains 1, "
-            f"or its ends differ by more than {WIDEST:g}x"
-        )
-    return lines
+    lines = [f"measured again, because of noise or a jump: {', '.join(map(str, again))} tokens"] if again else []
+    return lines + describe_undecided(measured, repeats)
 
 
 def advice(points: Sequence[Point], image: int, patch: int, tokens: int) -> str:

@@ -118,6 +118,19 @@ def measure_rounds(
     return rounds
 
 
+def describe_undecided(ratios: Sequence[Ratio], repeats: int) -> list[str]:
+    """A line with the number of undecided ratios, the limit of rounds, and what undecided means; none if all are
+    decided.
+    """
+    undecided = sum(not each.is_decided for each in ratios)
+    if not undecided:
+        return []
+    return [
+        f"undecided: {undecided} of {len(ratios)} ratios after {most_rounds(repeats)} rounds (the most for "
+        f"--repeats {repeats}); their interval contains 1, or its ends differ by more than {WIDEST:g}x"
+    ]
+
+
 def all_decided(pairs: Collection[tuple[Key, Key]]) -> Callable[[Mapping[Key, Sequence[float]]], bool]:
     """A condition for `measure_rounds`: the ratio of each pair is decided."""
     return lambda rounds: all(ratio(rounds[a], rounds[b]).is_decided for a, b in pairs)

@@ -66,6 +66,7 @@ def peers(
     from favorit import measure
     from favorit.bench.peers.comparison import Sizes
     from favorit.bench.peers.table import columns, measure_rows, select
+    from favorit.bench.spread import describe_undecided
     from favorit.cli.console import check_outputs
     from favorit.cli.machine import reserve_machine
     from favorit.cli.progress import delayed_bar
@@ -110,6 +111,7 @@ def peers(
         "cache penalty: slowdown of an operation when half of its input was written by another core; "
         "far above 1 if the cores share no cache",
     ]
+    notes += describe_undecided([row.ratio for row in rows if row.ratio is not None], repeats)
     if any(row.ours_epoch for row in rows):
         notes.append(f"epoch: extrapolated from one step to 50,000 images; images from {source}")
     for note in notes:

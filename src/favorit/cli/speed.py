@@ -81,7 +81,8 @@ def speed(
     from favorit import measure, published
     from favorit.bench.imagenet import PUBLISHED, compare_with_published
     from favorit.bench.model_speed import all_layouts, model_costs
-    from favorit.bench.speed import Size, cost_rows, mixer_costs, scalings
+    from favorit.bench.speed import Size, cost_rows, mixer_costs, ratios_to_first, scalings
+    from favorit.bench.spread import describe_undecided
     from favorit.cli.console import check_outputs
     from favorit.cli.machine import reserve_machine
     from favorit.errors import FavoritError
@@ -123,7 +124,10 @@ def speed(
         "ratio: time / time of the first row, above 1 is slower"
     )
     form.write(TITLES, _rows(costs), right=TITLES[1:], optional=OPTIONAL, heading=heading)
-    console.print("of limit: achieved share of this machine's matrix-product limit", markup=False, soft_wrap=True)
+    ratios = [ratio for ratio in ratios_to_first(costs) if ratio is not None]
+    notes = ["of limit: achieved share of this machine's matrix-product limit", *describe_undecided(ratios, repeats)]
+    for note in notes:
+        console.print(note, markup=False, soft_wrap=True)
     for scaling in scalings(costs):
         line = (
             f"{scaling.name}, {scaling.what}, {scaling.first} to {scaling.last} tokens: time per token varies by "
