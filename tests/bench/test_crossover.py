@@ -6,6 +6,7 @@ import json
 import math
 import random
 import sys
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -274,8 +275,10 @@ def test_crossing_has_the_range_of_its_intervals() -> None:
     [
         (148.2, False, 120.4, 180.3, "148 (120 to 180)"),
         (148.2, False, 148.2, 148.2, "148"),
-        (148.2, False, 16.0, 180.0, "148 (below 16 to 180)"),
-        (148.2, False, 120.0, None, "148 (120 to above 1024)"),
+        (148.2, False, 40.0, 180.0, "undecided (40 to 180)"),
+        (148.2, False, 16.0, None, "undecided (below 16 to above 1024)"),
+        (48.2, False, 16.0, 60.0, "48 (below 16 to 60)"),
+        (648.2, False, 420.0, None, "648 (420 to above 1024)"),
         (None, False, None, None, "never up to 1024"),
         (None, False, 800.0, None, "undecided (800 to above 1024)"),
         (16.0, True, 16.0, 16.0, "always from 16"),
@@ -286,6 +289,23 @@ def test_text_of_crossing_has_its_range(
     tokens: float | None, always: bool, low: float | None, high: float | None, text: str
 ) -> None:
     assert describe_crossing(Crossing("relu", "training", tokens, always, low, high), [16, 64, 1024]) == text
+
+
+def test_advice_with_undecided_crossing_gives_its_range() -> None:
+    """Relu is between 0.3 and 3 times as fast as its ratio N / 100 up to 400 tokens, and surely faster at 6,400."""
+    grid = {25: 0.25, 100: 1.0, 400: 4.0, 6400: 64.0}
+    rounds = {
+        tokens: [1 / (value * factor) for factor in ([0.1, 1, 1, 1, 1, 1, 10] if tokens < 6400 else [1] * 7)]
+        for tokens, value in grid.items()
+    }
+    relu = [
+        Point("relu", what, n, 1 / grid[n], 1.0, 1.0, 1, tuple(rounds[n])) for n in grid for what in (FORWARD, TRAINING)
+    ]
+    points = [*make_points({SDPA: dict.fromkeys(grid, 1.0), SOFTMAX: dict.fromkeys(grid, 1.0)})]
+    points = [replace(point, rounds=(1.0,) * 7, median=1.0) for point in points]
+    assert "; from how many tokens on it pays is undecided (below 25 to 660); " in advice(
+        [*points, *relu], 640, 8, 6400
+    )
 
 
 def noisy_points(low: float, high: float) -> list[Point]:

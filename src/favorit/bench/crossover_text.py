@@ -8,20 +8,34 @@ from dataclasses import replace
 from favorit.bench.crossover import CURVES, SDPA, SOFTMAX, Crossing, Point, find_crossing, ratios
 from favorit.bench.spread import MIN_ROUNDS, describe_undecided
 
+# N* is undecided if the ends of its range differ by more than this factor.
+WIDEST_RANGE = 4
+
 
 def describe_crossing(found: Crossing, grid: Sequence[int]) -> str:
-    """N* and its range, such as '148 (120 to 180)'; or that the mixer never or always wins on the grid."""
-    first, last = grid[0], grid[-1]
+    """N* and its range, such as '148 (120 to 180)'; or that the mixer never or always wins on the grid, or that N* is
+    undecided.
+    """
     if found.low is None:
-        return f"never up to {last}"
-    if found.high == first:
-        return f"always from {first}"
-    low = f"below {first}" if found.low == first else f"{found.low:.0f}"
-    high = f"above {last}" if found.high is None else f"{found.high:.0f}"
-    if found.tokens is None or found.always:
-        return f"undecided ({low} to {high})"
-    exact = f"{found.tokens:.0f}"
-    return exact if low == high == exact else f"{exact} ({low} to {high})"
+        return f"never up to {grid[-1]}"
+    if found.high == grid[0]:
+        return f"always from {grid[0]}"
+    if is_undecided(found, grid):
+        return f"undecided ({_range(found, grid)})"
+    return f"{found.tokens:.0f}" + ("" if found.low == found.high else f" ({_range(found, grid)})")
+
+
+def is_undecided(found: Crossing, grid: Sequence[int]) -> bool:
+    """True if the range is wide, or if one end of it is on the grid and N* is not."""
+    if found.low is None or found.high == grid[0]:
+        return False
+    return found.tokens is None or found.always or (found.high or grid[-1]) > WIDEST_RANGE * found.low
+
+
+def _range(found: Crossing, grid: Sequence[int]) -> str:
+    low = f"below {grid[0]}" if found.low == grid[0] else f"{found.low:.0f}"
+    high = f"above {grid[-1]}" if found.high is None else f"{found.high:.0f}"
+    return f"{low} to {high}"
 
 
 def describe_disturbances(points: Sequence[Point], repeats: int) -> list[str]:
@@ -49,24 +63,30 @@ def advice(points: Sequence[Point], image: int, patch: int, tokens: int) -> str:
     mixer = max(speedups, key=lambda name: speedups[name][tokens].value)
     ratio = speedups[mixer][tokens]
     crossing = find_crossing(mixer, "training", speedups[mixer])
-    where = describe_crossing(crossing, list(speedups[mixer]))
     amount = ratio.text if ratio.is_decided else f"{ratio.range} times"
     rerun = "" if ratio.is_decided else "; the spread is wide: measure again on a quiet machine or with more --repeats"
     if ratio.low <= 1 <= ratio.high and not ratio.is_decided:
         return f"{place} undecided: {mixer}, the fastest other mixer, trains at {amount} the speed of softmax{rerun}"
-    if ratio.low <= 1:
-        pays = "it is slower at all measured counts" if crossing.tokens is None else f"it pays from {where} tokens on"
+    is_slower = ratio.low <= 1
+    where = _pays_where(crossing, list(speedups[mixer]), is_slower)
+    if is_slower:
         slower = f"{mixer}, the fastest other mixer, trains at {amount} the speed of softmax"
-        return f"{place} keep softmax: {slower}; {pays}{rerun}"
-    if crossing.tokens is None:  # faster at this count, but not in the fit over all counts
-        below = "keep softmax at fewer tokens"
-    elif crossing.always:
-        below = f"it is no slower at any measured count from {crossing.tokens:.0f} tokens on"
-    else:
-        below = f"keep softmax below {where} tokens"
+        return f"{place} keep softmax: {slower}; {where}{rerun}"
     whole = "a whole model gains less, measure it with: favorit bench speed --preset"
     faster = f"{mixer} attention trains {amount} faster than the faster of SDPA and softmax"
-    return f"{place} {faster}; {below}; {whole}{rerun}"
+    return f"{place} {faster}; {where}; {whole}{rerun}"
+
+
+def _pays_where(found: Crossing, grid: Sequence[int], is_slower: bool) -> str:
+    """A clause: from how many tokens on the mixer pays, given whether it is slower at the advised count."""
+    count = describe_crossing(found, grid)
+    if is_undecided(found, grid):
+        return f"from how many tokens on it pays is {count}"
+    if found.always:
+        return f"it is no slower at any measured count from {grid[0]} tokens on"
+    if found.tokens is None:  # it may be faster at the advised count, but not in the fit over all counts
+        return "it is slower at all measured counts" if is_slower else "keep softmax at fewer tokens"
+    return f"it pays from {count} tokens on" if is_slower else f"keep softmax below {count} tokens"
 
 
 def _faster_softmax(points: Sequence[Point]) -> list[Point]:

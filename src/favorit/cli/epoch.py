@@ -60,10 +60,10 @@ def epoch(
         f"{preset} on {config.data.name}: one epoch, median of {cost.repeats}, "
         f"{processes}{machine['threads']} threads, {machine['processor']}"
     )
-    spread = f" ({cost.low:.1f} to {cost.high:.1f})" if cost.repeats > 1 else ""
+    spread = f" ({cost.low:.2f} to {cost.high:.2f})" if cost.repeats > 1 else ""
     rows = [
         ("images", f"{cost.images:,}"),
-        ("seconds", f"{cost.seconds:.1f}{spread}"),
+        ("seconds", f"{cost.seconds:.2f}{spread}"),
         ("images per second", f"{cost.images / cost.seconds:,.0f}"),
         ("share of the input pipeline", f"{cost.pipeline_share:.1%}"),
         ("matrix-product limit, GFLOP/s", f"{cost.gemm_gflops:.0f}"),
