@@ -15,7 +15,6 @@ from favorit.study.packing import create_pack_folder, pack_stored
 from favorit.study.plan import Plan, entries, make_plan, write_index
 from favorit.study.study import Options, Study
 from favorit.study.tasks import Backend, Ended, Task, TaskEvent, Unfinished
-from favorit.training.components import check_importable, sources
 from favorit.training.find import find_run
 from favorit.training.folder import RunFolder
 from favorit.training.records import status as run_status
@@ -160,6 +159,8 @@ def train_tasks(
 
     The processes that train import the files that registered components in this process.
     """
+    from favorit.training.components import check_importable, sources
+
     if not tasks:
         return
     check_importable(task.config for task in tasks)
