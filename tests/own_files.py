@@ -56,6 +56,7 @@ def _new_process(folder: Path) -> Iterator[Callable[[], None]]:
         origins._files.clear()
 
     files = dict(origins._files)
+    origins._files.clear()
     try:
         yield forget
     finally:
