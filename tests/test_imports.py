@@ -20,6 +20,7 @@ ORDER = [
         "errors",
         "export",
         "files",
+        "grammar",
         "spec",
         "config",
         "fields",

@@ -10,10 +10,21 @@ import json
 import math
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from favorit.errors import FavoritError, unknown
-from favorit.spec import Flag, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Probability
+from favorit.grammar import quote
+from favorit.spec import (
+    MAX_COMPONENTS,
+    Flag,
+    NonNegativeFloat,
+    NonNegativeInt,
+    Pixels,
+    PositiveFloat,
+    PositiveInt,
+    Probability,
+    Width,
+)
 
 Self = TypeVar("Self", bound="Config")
 
@@ -52,17 +63,23 @@ def _message(problem: Any) -> str:
         return f"{name}: {message}" if name and not message.startswith(name) else message
     if problem["type"] == "missing":
         return f"{name} is missing"
-    return f"{name}={problem['input']!r} is not valid: {problem['msg'].lower()}"
+    return f"{name}={quote(problem['input'])} is not valid: {problem['msg'].lower()}"
 
 
 def _image_size(value: Any) -> Any:
     pair = (value, value) if isinstance(value, int) else value
     if not isinstance(pair, list | tuple) or len(pair) != 2:
-        raise ValueError(f"image_size={value!r} is not valid: a number of pixels, or (rows, columns)")
+        raise ValueError(f"image_size={quote(value)} is not valid: a number of pixels, or (rows, columns)")
     return tuple(pair)
 
 
-ImageSize = Annotated[tuple[PositiveInt, PositiveInt], BeforeValidator(_image_size)]
+# Bounds of a model, because building one of 10^9 layers would take hours. `check_memory` bounds the weights.
+Depth = Annotated[int, Field(ge=1, le=MAX_COMPONENTS, strict=True)]
+Classes = Annotated[int, Field(ge=1, le=1_000_000, strict=True)]
+Folds = Annotated[int, Field(ge=1, le=1_000, strict=True)]
+Seed = Annotated[int, Field(ge=0, lt=2**63, strict=True)]
+
+ImageSize = Annotated[tuple[Pixels, Pixels], BeforeValidator(_image_size)]
 
 
 def _class_weights(value: Any) -> Any:
@@ -74,7 +91,7 @@ def _class_weights(value: Any) -> Any:
     ]
     if len(weights) < len(given) or not any(weights):
         raise ValueError(
-            f"class_weights={value!r} is not valid: False, True (inverse frequency), "
+            f"class_weights={quote(value)} is not valid: False, True (inverse frequency), "
             "or a tuple with one weight for each class, none negative and not all 0"
         )
     return tuple(map(float, weights))
@@ -95,14 +112,14 @@ class ModelConfig(Config):
     """
 
     image_size: ImageSize = (32, 32)
-    channels: PositiveInt = 3
-    classes: PositiveInt = 10
+    channels: Width = 3
+    classes: Classes = 10
     stem: str = "patch(4)"
-    dim: PositiveInt = 64
-    depth: PositiveInt = 4
-    heads: PositiveInt = 4
-    head_dim: PositiveInt | None = None
-    mlp_dim: NonNegativeInt = 128
+    dim: Width = 64
+    depth: Depth = 4
+    heads: Width = 4
+    head_dim: Width | None = None
+    mlp_dim: Annotated[int, Field(ge=0, le=1_000_000, strict=True)] = 128
     layout: str = "all_standard"
     performer: str = "favor(m=128)"
     position: str = "learned"
@@ -139,7 +156,7 @@ class DataConfig(Config):
     augment: str | None = None
     preprocess: str | None = None
     validation: NonNegativeInt | NonNegativeFloat = 0.1
-    folds: PositiveInt | None = None
+    folds: Folds | None = None
     fold: NonNegativeInt | None = None
     subset: PositiveInt | None = None
     augment_test: Flag = False
@@ -192,7 +209,7 @@ class RunConfig(Config):
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
     train: TrainConfig = TrainConfig()
-    seed: NonNegativeInt = 0
+    seed: Seed = 0
     scale: str | None = None
 
     @model_validator(mode="after")
