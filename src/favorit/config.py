@@ -28,13 +28,15 @@ from favorit.spec import (
 
 Self = TypeVar("Self", bound="Config")
 
+MAX_MISTAKES = 5  # that one error lists
+
 
 class Config(BaseModel):
     """A frozen configuration. Each mistake in it raises an error of one line."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
-    def __init__(self, **values: Any) -> None:
+    def __init__(self, /, **values: Any) -> None:
         known = type(self).model_fields
         for name in values:
             if name not in known:
@@ -42,7 +44,7 @@ class Config(BaseModel):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise FavoritError("; ".join(_message(problem) for problem in error.errors())) from None
+            raise FavoritError(explain(error)) from None
 
     def replace(self: Self, **changes: Any) -> Self:
         """A copy with these fields changed, validated again."""
@@ -56,13 +58,25 @@ class Config(BaseModel):
         return self.model_dump(mode="json", exclude_defaults=True)
 
 
+def explain(error: ValidationError) -> str:
+    """The mistakes of a validation as one line."""
+    problems = error.errors()
+    missing = [_name(problem) for problem in problems if problem["type"] == "missing"]
+    lines = [f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing"] if missing else []
+    lines += [_message(problem) for problem in problems if problem["type"] != "missing"]
+    more = [f"and {len(lines) - MAX_MISTAKES} more"] if len(lines) > MAX_MISTAKES else []
+    return "; ".join([*lines[:MAX_MISTAKES], *more])
+
+
+def _name(problem: Any) -> str:
+    return ".".join(str(part) for part in problem["loc"] if isinstance(part, str) and part.isidentifier())
+
+
 def _message(problem: Any) -> str:
-    name = ".".join(str(part) for part in problem["loc"] if isinstance(part, str) and part.isidentifier())
+    name = _name(problem)
     if problem["type"] == "value_error":  # raised by a validator below, whose message may name its field
         message = problem["msg"].removeprefix("Value error, ")
         return f"{name}: {message}" if name and not message.startswith(name) else message
-    if problem["type"] == "missing":
-        return f"{name} is missing"
     return f"{name}={quote(problem['input'])} is not valid: {problem['msg'].lower()}"
 
 

@@ -165,7 +165,7 @@ def stored_digests(*folders: str | Path | None) -> dict[str, str]:
     for run in (run for folder in folders if folder is not None for run in stored_runs(folder)):
         with suppress(FavoritError):  # a damaged run is reported where it is read
             saved = run.config()
-            found.setdefault(saved["config"]["data"]["name"], saved["data"]["digest"])
+            found.setdefault(RunConfig(**saved["config"]).data.name, saved["data"]["digest"])
     return found
 
 
