@@ -123,8 +123,8 @@ def load_newest(
             return load_checkpoint(path, models, stateful, check), unusable
         except FavoritError as error:
             unusable[path] = error
-    for error in unusable.values():
-        raise error
+    if unusable:
+        raise next(iter(unusable.values()))
     return Progress(), {}
 
 
