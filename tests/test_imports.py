@@ -17,6 +17,7 @@ ORDER = [
         "autocast",
         "lazy",
         "smoothing",
+        "terminal",
         "errors",
         "export",
         "files",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from favorit.cli.shared import TableForm, with_fields
+from favorit.terminal import echo
 
 if TYPE_CHECKING:
     from favorit.bench.crossover import Crossing, Point
@@ -97,7 +98,7 @@ def crossover(
             "points": [asdict(point) for point in points],
             "foreign_load": monitor.json,
         }
-        typer.echo(json.dumps(report))
+        echo(json.dumps(report))
 
 
 def _write(form: TableForm, heading: str, found: list[Crossing], grid: list[int]) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from favorit.cli.shared import TableForm, with_fields
+from favorit.terminal import echo
 
 if TYPE_CHECKING:
     from favorit.bench.peers.comparison import Mode
@@ -123,7 +124,7 @@ def peers(
             "rows": [asdict(row) for row in rows],
             "foreign_load": monitor.json,
         }
-        typer.echo(json.dumps(report))
+        echo(json.dumps(report))
 
 
 def _name(row: Row) -> str:
