@@ -25,7 +25,18 @@ from favorit.training import Checkpoint, Epoch, Step
 from favorit.training.engine import Training
 from favorit.training.folder import RunFolder
 from favorit.training.inference import evaluate_run
-from training_helpers import LIVELY, Outcome, assert_bit_equal, fit, start, tiny, untimed
+from training_helpers import (
+    LIVELY,
+    Outcome,
+    assert_bit_equal,
+    fit,
+    forget_digests,
+    interrupt,
+    raises_line,
+    start,
+    tiny,
+    untimed,
+)
 
 CONFIG = tiny()
 
@@ -41,17 +52,6 @@ def half(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("half")
     interrupt(out, CONFIG)
     return out
-
-
-def interrupt(out: Path, config: favorit.RunConfig, step: int = 8) -> Path:
-    def listen(event: Any, _: Any) -> None:
-        if isinstance(event, Checkpoint) and event.step == step:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        favorit.train(config, out=out, listen=listen, checkpoint_seconds=0)
-    (folder,) = out.iterdir()
-    return folder
 
 
 @pytest.fixture
@@ -72,27 +72,6 @@ def resumes(folder: Path, complete: favorit.Run, first_step: int) -> None:
     run, events = fit(folder.parent, CONFIG)
     assert [event.epoch * 6 + event.step for event in events if isinstance(event, Step)] == list(range(first_step, 13))
     assert_bit_equal(Outcome.of(run), Outcome.of(complete))
-
-
-def forget_digests(folder: Path) -> None:
-    """Removes the digests of weights and checkpoints, as in runs of older versions."""
-    for path in folder.glob("checkpoint-*/sha256.json"):
-        path.unlink()
-    if (path := folder / "result.json").exists():
-        result = json.loads(path.read_text())
-        del result["weights"]
-        path.write_text(json.dumps(result))
-
-
-def raises_line(action: Any, *words: str | Path) -> str:
-    """Asserts that `action` raises a FavoritError of one line with these words."""
-    with pytest.raises(FavoritError) as error:
-        action()
-    message = str(error.value)
-    assert "\n" not in message
-    missing = [str(word) for word in words if str(word) not in message]
-    assert missing == [], message
-    return message
 
 
 # Incomplete.

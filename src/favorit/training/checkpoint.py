@@ -9,10 +9,10 @@ import io
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import torch
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import nn
@@ -34,6 +34,8 @@ class Progress:
 
     `weights` are the digests of best.safetensors and best-ema.safetensors by name; older versions did not record them.
     """
+
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
 
     step: Count = 0
     epochs: Count = 0
