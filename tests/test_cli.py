@@ -191,7 +191,11 @@ MISTAKES = {
         ["model.layout=relu|softmax|relu"],
         ["layout='relu|softmax|relu'", "depth=4", "multiple"],
     ),
-    "too many layers": ("vit-64", ["model.layout=relu*99999999999"], ["relu * 99999999999", "cannot read"]),
+    "too many layers": (
+        "vit-64",
+        ["model.layout=relu*99999999999"],
+        ["relu*99999999999", "more than 1,000 components"],
+    ),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -11,16 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor
 
 import favorit
-from favorit import RunConfig, seeds
+from favorit import FavoritError, RunConfig, seeds
 from favorit.data import DataSet, load_dataset
 from favorit.model import ViT, create_model
-from favorit.training import Event, Run
+from favorit.training import Checkpoint, Event, Run
 from favorit.training.engine import Training
 from favorit.training.folder import RunFolder
 from favorit.training.run import resolve
@@ -119,6 +121,40 @@ def assert_bit_equal(found: Outcome, expected: Outcome) -> None:
     assert found.tensors.keys() == expected.tensors.keys()
     different = [name for name, value in expected.tensors.items() if not torch.equal(found.tensors[name], value)]
     assert different == []
+
+
+def interrupt(out: Path, config: RunConfig, step: int = 8) -> Path:
+    """The folder of a run that was interrupted at a checkpoint."""
+
+    def listen(event: Any, _: Any) -> None:
+        if isinstance(event, Checkpoint) and event.step == step:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        favorit.train(config, out=out, listen=listen, checkpoint_seconds=0)
+    (folder,) = out.iterdir()
+    return folder
+
+
+def forget_digests(folder: Path) -> None:
+    """Removes the digests of weights and checkpoints, as in runs of older versions."""
+    for path in folder.glob("checkpoint-*/sha256.json"):
+        path.unlink()
+    if (path := folder / "result.json").exists():
+        result = json.loads(path.read_text())
+        del result["weights"]
+        path.write_text(json.dumps(result))
+
+
+def raises_line(action: Any, *words: str | Path) -> str:
+    """Asserts that `action` raises a FavoritError of one line with these words."""
+    with pytest.raises(FavoritError) as error:
+        action()
+    message = str(error.value)
+    assert "\n" not in message
+    missing = [str(word) for word in words if str(word) not in message]
+    assert missing == [], message
+    return message
 
 
 def weights(run: Run, name: str = "best.safetensors") -> dict[str, Tensor]:

@@ -10,12 +10,25 @@ import json
 import math
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from favorit.errors import FavoritError, unknown
-from favorit.spec import Flag, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Probability
+from favorit.grammar import quote
+from favorit.spec import (
+    MAX_COMPONENTS,
+    Flag,
+    NonNegativeFloat,
+    NonNegativeInt,
+    Pixels,
+    PositiveFloat,
+    PositiveInt,
+    Probability,
+    Width,
+)
 
 Self = TypeVar("Self", bound="Config")
+
+MAX_MISTAKES = 5  # that one error lists
 
 
 class Config(BaseModel):
@@ -23,7 +36,7 @@ class Config(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
-    def __init__(self, **values: Any) -> None:
+    def __init__(self, /, **values: Any) -> None:
         known = type(self).model_fields
         for name in values:
             if name not in known:
@@ -31,7 +44,7 @@ class Config(BaseModel):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise FavoritError("; ".join(_message(problem) for problem in error.errors())) from None
+            raise FavoritError(explain(error)) from None
 
     def replace(self: Self, **changes: Any) -> Self:
         """A copy with these fields changed, validated again."""
@@ -45,24 +58,42 @@ class Config(BaseModel):
         return self.model_dump(mode="json", exclude_defaults=True)
 
 
+def explain(error: ValidationError) -> str:
+    """The mistakes of a validation as one line."""
+    problems = error.errors()
+    missing = [_name(problem) for problem in problems if problem["type"] == "missing"]
+    lines = [f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing"] if missing else []
+    lines += [_message(problem) for problem in problems if problem["type"] != "missing"]
+    more = [f"and {len(lines) - MAX_MISTAKES} more"] if len(lines) > MAX_MISTAKES else []
+    return "; ".join([*lines[:MAX_MISTAKES], *more])
+
+
+def _name(problem: Any) -> str:
+    return ".".join(str(part) for part in problem["loc"] if isinstance(part, str) and part.isidentifier())
+
+
 def _message(problem: Any) -> str:
-    name = ".".join(str(part) for part in problem["loc"] if isinstance(part, str) and part.isidentifier())
+    name = _name(problem)
     if problem["type"] == "value_error":  # raised by a validator below, whose message may name its field
         message = problem["msg"].removeprefix("Value error, ")
         return f"{name}: {message}" if name and not message.startswith(name) else message
-    if problem["type"] == "missing":
-        return f"{name} is missing"
-    return f"{name}={problem['input']!r} is not valid: {problem['msg'].lower()}"
+    return f"{name}={quote(problem['input'])} is not valid: {problem['msg'].lower()}"
 
 
 def _image_size(value: Any) -> Any:
     pair = (value, value) if isinstance(value, int) else value
     if not isinstance(pair, list | tuple) or len(pair) != 2:
-        raise ValueError(f"image_size={value!r} is not valid: a number of pixels, or (rows, columns)")
+        raise ValueError(f"image_size={quote(value)} is not valid: a number of pixels, or (rows, columns)")
     return tuple(pair)
 
 
-ImageSize = Annotated[tuple[PositiveInt, PositiveInt], BeforeValidator(_image_size)]
+# Bounds of a model, because building one of 10^9 layers would take hours. `check_memory` bounds the weights.
+Depth = Annotated[int, Field(ge=1, le=MAX_COMPONENTS, strict=True)]
+Classes = Annotated[int, Field(ge=1, le=1_000_000, strict=True)]
+Folds = Annotated[int, Field(ge=1, le=1_000, strict=True)]
+Seed = Annotated[int, Field(ge=0, lt=2**63, strict=True)]
+
+ImageSize = Annotated[tuple[Pixels, Pixels], BeforeValidator(_image_size)]
 
 
 def _class_weights(value: Any) -> Any:
@@ -74,7 +105,7 @@ def _class_weights(value: Any) -> Any:
     ]
     if len(weights) < len(given) or not any(weights):
         raise ValueError(
-            f"class_weights={value!r} is not valid: False, True (inverse frequency), "
+            f"class_weights={quote(value)} is not valid: False, True (inverse frequency), "
             "or a tuple with one weight for each class, none negative and not all 0"
         )
     return tuple(map(float, weights))
@@ -95,14 +126,14 @@ class ModelConfig(Config):
     """
 
     image_size: ImageSize = (32, 32)
-    channels: PositiveInt = 3
-    classes: PositiveInt = 10
+    channels: Width = 3
+    classes: Classes = 10
     stem: str = "patch(4)"
-    dim: PositiveInt = 64
-    depth: PositiveInt = 4
-    heads: PositiveInt = 4
-    head_dim: PositiveInt | None = None
-    mlp_dim: NonNegativeInt = 128
+    dim: Width = 64
+    depth: Depth = 4
+    heads: Width = 4
+    head_dim: Width | None = None
+    mlp_dim: Annotated[int, Field(ge=0, le=1_000_000, strict=True)] = 128
     layout: str = "all_standard"
     performer: str = "favor(m=128)"
     position: str = "learned"
@@ -139,7 +170,7 @@ class DataConfig(Config):
     augment: str | None = None
     preprocess: str | None = None
     validation: NonNegativeInt | NonNegativeFloat = 0.1
-    folds: PositiveInt | None = None
+    folds: Folds | None = None
     fold: NonNegativeInt | None = None
     subset: PositiveInt | None = None
     augment_test: Flag = False
@@ -192,7 +223,7 @@ class RunConfig(Config):
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
     train: TrainConfig = TrainConfig()
-    seed: NonNegativeInt = 0
+    seed: Seed = 0
     scale: str | None = None
 
     @model_validator(mode="after")

@@ -5,6 +5,8 @@ The grammar is a subset of Python expressions, parsed with `ast`:
     component   name | name(value, key=value, ...)     values are literals; bare words are strings
     sum         component + component + ...            positions:  learned+rope2d
     pattern     component*n | component | ...          layouts:    relu(m=64)*3|softmax*3
+
+The text and the number of components are bounded, because a configuration may come from a stranger.
 """
 
 from __future__ import annotations
@@ -19,16 +21,19 @@ from typing import Annotated, Any, Generic, TypeVar, get_type_hints
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from favorit.errors import FavoritError, unknown, unknown_component
+from favorit.grammar import expression, operands, quote, shorten
 from favorit.origins import Origin, registering
 
 T = TypeVar("T")
 
 BOOLEANS = {"true": True, "false": False}  # as YAML and JSON write them
-# Limit on n in `component*n`. Without it, a typo such as softmax*10000000000 would fill the memory.
-MAX_REPEATS = 10_000
+MAX_COMPONENTS = 1_000  # of a pattern with its repetitions: as many as ModelConfig allows layers
+MAX_COUNT = 10**9  # a matrix of two such sizes has fewer than 2^63 bytes
 
-PositiveInt = Annotated[int, Field(ge=1, strict=True)]
-NonNegativeInt = Annotated[int, Field(ge=0, strict=True)]
+PositiveInt = Annotated[int, Field(ge=1, le=MAX_COUNT, strict=True)]
+NonNegativeInt = Annotated[int, Field(ge=0, le=MAX_COUNT, strict=True)]
+Pixels = Annotated[int, Field(ge=1, le=16_384, strict=True)]
+Width = Annotated[int, Field(ge=1, le=65_536, strict=True)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
 NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
 Probability = Annotated[float, Field(ge=0, lt=1, strict=True)]
@@ -51,36 +56,40 @@ class Spec:
 
 def parse(text: str) -> Spec:
     """`name(key=value)` -> Spec."""
-    return _component(_expression(text), text)
+    text, node = expression(text)
+    return _component(node, text)
 
 
 def parse_sum(text: str) -> list[Spec]:
     """`a + b(c=1)` -> [a, b(c=1)]."""
 
     def terms(node: ast.expr) -> Iterator[ast.expr]:
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-            yield from terms(node.left)
-            yield from terms(node.right)
-        else:
-            yield node
+        for operand in operands(node, ast.Add):
+            yield from [operand] if operand is node else terms(operand)
 
-    return [_component(node, text) for node in terms(_expression(text))]
+    text, node = expression(text)
+    return [_component(term, text) for term in terms(node)]
 
 
 def parse_pattern(text: str) -> list[Spec]:
     """`a*2|b` -> [a, a, b]."""
 
-    def parts(node: ast.expr) -> Iterator[Spec]:
-        match node:
-            case ast.BinOp(left=left, op=ast.BitOr(), right=right):
-                yield from parts(left)
-                yield from parts(right)
-            case ast.BinOp(left=left, op=ast.Mult(), right=ast.Constant(value=int(count))) if 1 <= count <= MAX_REPEATS:
-                yield from list(parts(left)) * count
-            case _:
-                yield _component(node, text)
+    def components(node: ast.expr) -> list[Spec]:
+        parts = operands(node, ast.BitOr)
+        if len(parts) > 1:
+            return limited([each for part in parts for each in components(part)])
+        base, repeats = node, 1
+        while isinstance(base, ast.BinOp) and (count := _count(base)):
+            base, repeats = base.left, repeats * count
+        return [_component(node, text)] if base is node else limited(components(base), repeats)
 
-    return list(parts(_expression(text)))
+    def limited(found: list[Spec], repeats: int = 1) -> list[Spec]:
+        if len(found) * repeats > MAX_COMPONENTS:
+            raise FavoritError(f"cannot read the pattern {quote(text)}: it has more than {MAX_COMPONENTS:,} components")
+        return found * repeats
+
+    text, node = expression(text)
+    return components(node)
 
 
 def literal(text: str) -> Any:
@@ -88,18 +97,17 @@ def literal(text: str) -> Any:
     if text in BOOLEANS:
         return BOOLEANS[text]
     try:
-        return ast.literal_eval(text)
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return ast.literal_eval(expression(text)[1])
+    except (FavoritError, ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return text
 
 
-def _expression(text: str) -> ast.expr:
-    if not isinstance(text, str):
-        raise FavoritError(f"a spec is text such as 'relu(m=64)', not {text!r}")
-    try:
-        return ast.parse(text.strip(), mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise FavoritError(f"cannot read the spec {text!r}: write name or name(key=value, ...)") from None
+def _count(node: ast.BinOp) -> int:
+    """The n of `component*n`, or 0."""
+    match node:
+        case ast.BinOp(op=ast.Mult(), right=ast.Constant(value=int(count))):
+            return max(count, 0)
+    return 0
 
 
 def _component(node: ast.expr, text: str) -> Spec:
@@ -112,12 +120,13 @@ def _component(node: ast.expr, text: str) -> Spec:
             values: dict[str, Any] = {}
             for given in keywords:
                 if given.arg is None:
-                    raise FavoritError(f"cannot read the spec {text!r}: ** is not allowed")
+                    raise FavoritError(f"cannot read the spec {quote(text)}: ** is not allowed")
                 if given.arg in values:
-                    raise FavoritError(f"cannot read the spec {text!r}: {given.arg} is given twice")
+                    raise FavoritError(f"cannot read the spec {quote(text)}: {given.arg} is given twice")
                 values[given.arg] = _value(given.value, text)
             return Spec(name, tuple(_value(arg, text) for arg in args), values)
-    raise FavoritError(f"cannot read {ast.unparse(node)!r} in the spec {text!r}: write name or name(key=value, ...)")
+    part = quote(ast.get_source_segment(text, node))
+    raise FavoritError(f"cannot read {part} in the spec {quote(text)}: write name or name(key=value, ...)")
 
 
 def _value(node: ast.expr, text: str) -> Any:
@@ -126,8 +135,9 @@ def _value(node: ast.expr, text: str) -> Any:
     try:
         return ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        part = quote(ast.get_source_segment(text, node))
         raise FavoritError(
-            f"cannot read the value {ast.unparse(node)!r} in the spec {text!r}: write a literal or one word"
+            f"cannot read the value {part} in the spec {quote(text)}: write a literal or one word"
         ) from None
 
 
@@ -152,7 +162,7 @@ class Parameter:
             return TypeAdapter(self.annotation, config=config).validate_python(value, strict=True)
         except ValidationError as error:
             reasons = "; ".join(sorted({problem["msg"].lower() for problem in error.errors()}))
-            raise FavoritError(f"{owner}: {name}={_format(value)} is not valid: {reasons}") from None
+            raise FavoritError(f"{owner}: {name}={shorten(_format(value))} is not valid: {reasons}") from None
 
 
 def parameters_of(function: Callable[..., Any], leave_out: Iterable[str] = ()) -> dict[str, Parameter]:

@@ -17,6 +17,7 @@ from favorit.study import Options, load_study
 from favorit.study.plan import index_path
 from favorit.study.references import mapped_rows
 from favorit.training.folder import RunFolder
+from saved_data import RESULT
 
 Command = Callable[..., str]
 STANDARD = "data=cifar10 layout=all_standard"
@@ -47,9 +48,9 @@ def write(out: Path, identifier: str, accuracy: float, **more: Any) -> None:
     folder = RunFolder(out / identifier)
     folder.path.mkdir(parents=True)
     result: dict[str, Any] = {
-        "status": "complete",
+        **RESULT,
         "epochs": 50,
-        "test": {"accuracy": accuracy},
+        "test": {**RESULT["test"], "accuracy": accuracy},
         "train_accuracy": 0.9,
         "train_seconds_per_epoch": 14.181,
         "parameters": 142026,

@@ -15,6 +15,7 @@ import favorit
 from favorit import FavoritError, RunConfig
 from favorit.study.statistics import aggregate, compare, confounded, mcnemar, paired_bootstrap, read_variant
 from favorit.training.folder import RunFolder
+from saved_data import RESULT, card
 from training_helpers import fit, tiny
 
 REPETITIONS = 400
@@ -206,10 +207,11 @@ def written(
     """A run folder with the files of a complete run and the given predictions."""
     folder.mkdir()
     run = RunFolder(folder)
+    data = card(config.model.classes, config.model.channels)
     run.write_config(
-        {"id": folder.name, "layers": config.model.layout, "config": config.model_dump(mode="json"), "data": {}}
+        {"id": folder.name, "layers": config.model.layout, "config": config.model_dump(mode="json"), "data": data}
     )
-    run.write_result({"status": "complete", "test": {}, "parameters": parameters, **result})
+    run.write_result({**RESULT, "parameters": parameters, **result})
     predicted = np.where(correct, labels, (labels + 1) % 3)
     np.savez_compressed(folder / "predictions.npz", logits=np.eye(3)[predicted], labels=labels)
     return favorit.Run(folder)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import favorit
 from favorit import FavoritError, create_model
@@ -185,7 +186,7 @@ def test_best_epoch_is_tested(tmp_path: Path, monitor):
     assert [record["best"] for record in records] == [
         number == 0 or running[number] > running[number - 1] for number in range(10)
     ]
-    saved = favorit.training.checkpoint.load_file(training.folder.path / "best.safetensors")
+    saved = load_file(training.folder.path / "best.safetensors")
     assert all(torch.equal(saved[name], value) for name, value in states[best].items())
     result = training.folder.result()
     assert result is not None

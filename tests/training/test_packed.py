@@ -270,7 +270,7 @@ RECORD_DAMAGE: dict[str, tuple[Callable[[Members], Any], str]] = {
     "result is not an object": (replaced("result.json", b"[]"), "result.json is damaged (no object with a schema)"),
     "result without test": (
         replaced("result.json", b'{"schema": 1, "status": "complete"}'),
-        "result.json is damaged (no test)",
+        "result.json is damaged (epochs, test, ",
     ),
     "newer": (newer, "was written by a newer favorit (schema 99, this one reads 1): upgrade"),
     "bomb": (bomb, "more than 67,108,864"),

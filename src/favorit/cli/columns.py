@@ -10,7 +10,7 @@ from textwrap import indent
 from textwrap import wrap as wrap_text
 from typing import TextIO
 
-import typer
+from favorit.terminal import echo
 
 MIN_TEXT_WIDTH = 12
 DEFAULT_WIDTH = 80
@@ -65,7 +65,7 @@ def write_columns(
         lines += [INDENT + title_line, *_group(sections, row_lines)]
     if left_out:
         lines.append(f"not shown on {terminal} columns: {', '.join(left_out)}")
-    typer.echo("\n".join(lines), err=err)
+    echo("\n".join(lines), err=err)
 
 
 def one_line(cell: str) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from favorit.cli.shared import TableForm, with_fields
+from favorit.terminal import echo
 
 if TYPE_CHECKING:
     from favorit.study.lookup import PublishedAccuracy
@@ -36,7 +37,7 @@ def compare(
 
     found = compare_runs(_folders(a), _folders(b))
     if form.as_json:
-        typer.echo(json.dumps(_as_json(found)))
+        echo(json.dumps(_as_json(found)))
         return
     console = form.open_console()
     sides = [(found.a, found.accuracy_a, found.published_a), (found.b, found.accuracy_b, found.published_b)]

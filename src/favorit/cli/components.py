@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from favorit.cli.shared import TableForm, with_fields
+from favorit.terminal import echo
 
 
 @with_fields
@@ -31,7 +32,7 @@ def list_(
     kinds = KINDS if kind is None else (kind,)
     found = {kind: {name: describe(kind, name) for name in list_components(kind)} for kind in kinds}
     if form.as_json:
-        typer.echo(json.dumps(found))
+        echo(json.dumps(found))
         return
     rows = [(kind, name, text) for kind, names in found.items() for name, text in names.items()]
     form.write(["kind", "name", "description"], rows, section="kind", wrap="description")

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rich.console import Console
-
+from favorit.display import SafeConsole
 from favorit.errors import FavoritError
 
 PIPED_WIDTH = 200
 
 
-def open_console(stderr: bool = False) -> Console:
+def open_console(stderr: bool = False) -> SafeConsole:
     """A console. Piped output is `PIPED_WIDTH` columns wide, so that tables are not cut."""
-    console = Console(stderr=stderr, highlight=False)
-    return console if console.is_terminal else Console(stderr=stderr, highlight=False, width=PIPED_WIDTH)
+    console = SafeConsole(stderr=stderr, highlight=False)
+    return console if console.is_terminal else SafeConsole(stderr=stderr, highlight=False, width=PIPED_WIDTH)
 
 
 def check_outputs(**files: Path | None) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from favorit.cli.shared import Repeats, TableForm, with_fields
+from favorit.terminal import echo
 
 if TYPE_CHECKING:
     from favorit.bench.crossover import Crossing
@@ -96,7 +97,7 @@ def crossover(
             "points": [{**row, "rounds": point.rounds} for row, point in zip(rows(points), points, strict=True)],
             "foreign_load": monitor.json,
         }
-        typer.echo(json.dumps(report))
+        echo(json.dumps(report))
 
 
 def _write(form: TableForm, heading: str, found: list[Crossing], grid: list[int]) -> None:

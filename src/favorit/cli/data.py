@@ -10,6 +10,7 @@ import typer
 
 from favorit.cli.shared import TableForm, with_fields
 from favorit.errors import FavoritError
+from favorit.terminal import echo
 
 app = typer.Typer(help="Data sets: list, fetch, show.", no_args_is_help=True, rich_markup_mode="rich")
 
@@ -49,9 +50,7 @@ def list_(
             }
             for name, card in CARDS.items()
         }
-        typer.echo(
-            json.dumps({name: row | {"present": files_present[name] is not False} for name, row in rows.items()})
-        )
+        echo(json.dumps({name: row | {"present": files_present[name] is not False} for name, row in rows.items()}))
         return
     words = {True: "present", False: "absent", None: "not needed"}
     written = {"folder": "folder:PATH", "synthetic": "synthetic(...)"}
@@ -84,7 +83,7 @@ def fetch(
 
     dataset = load_dataset(name, data_dir)
     where = f"in {data_directory(data_dir)}" if name in SOURCES else "no download needed"
-    typer.echo(f"{dataset.name}: {len(dataset.train):,} training and {len(dataset.test):,} test images, {where}")
+    echo(f"{dataset.name}: {len(dataset.train):,} training and {len(dataset.test):,} test images, {where}")
 
 
 @app.command("show")
@@ -118,4 +117,4 @@ def show(
     if not target.suffix:
         raise FavoritError(f"--out {target} has no suffix for the image format: write for example {target}.png")
     save_picture(dataset, target, augment, patch, seed)
-    typer.echo(str(target))
+    echo(str(target))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from favorit.cli.shared import TableForm, with_fields
+from favorit.terminal import echo
 
 if TYPE_CHECKING:
     from favorit.bench.doctor.layer_stats import Finding
@@ -80,7 +81,7 @@ def doctor(
             "advice": [asdict(advise(layer)) for layer in whole],
             "summary": summarize(findings),
         }
-        typer.echo(json.dumps(report))
+        echo(json.dumps(report))
 
 
 def _write(form: TableForm, run: str, findings: Sequence[Finding]) -> None:

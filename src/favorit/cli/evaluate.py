@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from favorit.cli.shared import TableForm, with_fields
+from favorit.terminal import echo
 
 
 @with_fields
@@ -33,7 +34,7 @@ def evaluate(
 
     found = evaluate_run(run, data_dir)
     if form.as_json:
-        typer.echo(json.dumps({"run": str(run), **found}))
+        echo(json.dumps({"run": str(run), **found}))
         return
     for line in _lines(found):
         form.say(line)

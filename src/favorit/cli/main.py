@@ -29,6 +29,7 @@ from favorit.cli import (
 from favorit.cli.imports import add_import_option
 from favorit.errors import FavoritError
 from favorit.process import spin_settings
+from favorit.terminal import echo, one_line
 
 app = typer.Typer(
     name="favorit",
@@ -56,7 +57,7 @@ add_import_option(app)
 
 def _version(is_given: bool) -> None:
     if is_given:
-        typer.echo(f"favorit {__version__}")
+        echo(f"favorit {__version__}")
         raise typer.Exit
 
 
@@ -73,7 +74,7 @@ def main() -> None:
     """The entry point of the command line."""
     os.environ.update(spin_settings())  # before a command imports torch
     # Warnings are one line, without the location in the code.
-    warnings.formatwarning = lambda message, *_, **__: f"favorit: {message}\n"
+    warnings.formatwarning = lambda message, *_, **__: f"favorit: {one_line(str(message))}\n"
     try:
         status = app(standalone_mode=False)
         if status == 130:  # typer turns Ctrl-C into this status
@@ -81,7 +82,7 @@ def main() -> None:
         sys.exit(status)
     except FavoritError as error:
         # With --devices, all processes raise the same error; only the first one prints it.
-        _exit(f"favorit: {error}" if os.environ.get("LOCAL_RANK", "0") == "0" else "", 2)
+        _exit(f"favorit: {one_line(str(error))}" if os.environ.get("LOCAL_RANK", "0") == "0" else "", 2)
     except TyperException as error:
         # An unknown command or option is one line. A group without a command prints its help, which has many lines.
         message = (error.format_message() if hasattr(error, "format_message") else str(error)).strip()
@@ -117,5 +118,5 @@ def main() -> None:
 
 def _exit(message: str, status: int) -> NoReturn:
     if message:
-        typer.echo(message, err=True)
+        echo(message, err=True)
     sys.exit(status)

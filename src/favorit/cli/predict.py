@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from favorit.cli.shared import TableForm, with_fields
+from favorit.terminal import echo
 
 
 @with_fields
@@ -36,7 +37,7 @@ def predict(
     if form.as_json:
         for prediction in found:
             classes = [{"class": name, "probability": p} for name, p in prediction.classes]
-            typer.echo(json.dumps({"image": str(prediction.file), "classes": classes, "error": prediction.error}))
+            echo(json.dumps({"image": str(prediction.file), "classes": classes, "error": prediction.error}))
     elif len(unreadable) < len(found):
         rows = [
             (str(prediction.file) if rank == 0 or not form.is_text else "", name, f"{probability:.2%}")
@@ -45,6 +46,6 @@ def predict(
         ]
         form.write(["image", "class", "probability"], rows, right=["probability"])
     for error in unreadable:
-        typer.echo(f"favorit: {error}", err=True)
+        echo(f"favorit: {error}", err=True)
     if unreadable:
         raise typer.Exit(1 if len(unreadable) < len(found) else 2)

@@ -145,7 +145,7 @@ def queue_progress(queue: Queue, workers: int) -> Iterator[Callable[[PlannedEntr
             line = "[{}/{}] ".format(*count()) + f"{planned.entry.title}: {event.task.name}   {_outcome(event)}"
             if isinstance(event, Ended):
                 left = queue.seconds_left(workers)
-                line += f"   {duration(event.result['total_seconds'])}"
+                line += f"   {duration(event.result.get('total_seconds'))}"
                 line += f"   about {duration(left)} left" if left else ""
             display.line(line)
 

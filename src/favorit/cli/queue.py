@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from favorit.cli.shared import DataDir, TableForm, Workers, with_fields
+from favorit.terminal import echo
 
 if TYPE_CHECKING:
     from favorit.study.queue import PlannedEntry, Queue
@@ -56,14 +57,14 @@ def queue(
         planned = plan_queue(file, out, pack=pack, data_dir=data_dir)
         known_failures = planned.failures()
         for problem in (*planned.problems, *known_failures.values()):
-            typer.echo(problem, err=True)
-        typer.echo(_counts(planned, workers))
+            echo(problem, err=True)
+        echo(_counts(planned, workers))
         with queue_progress(planned, workers) as show:
             for entry, event in run_queue(planned, workers=workers, data_dir=data_dir, discard=discard):
                 show(entry, event)
-    typer.echo(_counts(planned, workers))
+    echo(_counts(planned, workers))
     for problem in (*planned.unpacked(), *planned.problems):
-        typer.echo(problem, err=True)
+        echo(problem, err=True)
     # Runs that failed in an earlier call are printed above and do not change the exit status.
     if planned.problems or planned.unpacked() or planned.failures().keys() - known_failures.keys():
         raise typer.Exit(1)
@@ -92,5 +93,5 @@ def _table(form: TableForm, queue: Queue, workers: int) -> None:
     titles = ["entry", "seeds", "runs", "done", "failed", "left", "only"]
     form.write(titles, [row(planned) for planned in queue.entries], right=titles[2:6])
     for line in (*queue.problems, *queue.failures().values()):
-        typer.echo(line, err=True)
+        echo(line, err=True)
     form.say(f"\n{_counts(queue, workers)}")

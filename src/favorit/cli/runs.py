@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from favorit.cli.shared import TableForm, with_fields
+from favorit.terminal import echo
 
 # Field of a run -> (column title, format of a value).
 COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
@@ -69,7 +70,7 @@ def list_(
     if form.as_json:
         every = dict.fromkeys(column for row in found for column in row)
         for row in found:
-            typer.echo(json.dumps({column: row.get(column) for column in every}))
+            echo(json.dumps({column: row.get(column) for column in every}))
         return
     if not found:
         form.say(f"no runs in {folder}: 'favorit train --out {folder}' trains one")
@@ -113,9 +114,9 @@ def pack(
     for each in pack_all(folder, to):
         counts[each.outcome] += 1
         if each.outcome != "present":
-            typer.echo(f"{each.outcome}: {each.note}")
+            echo(f"{each.outcome}: {each.note}")
     words = {"packed": "packed", "present": "packed before", "unfinished": "unfinished", "broken": "broken"}
     summary = ", ".join(f"{counts[outcome]} {word}" for outcome, word in words.items())
-    typer.echo(f"{summary}: {folder} to {to}")
+    echo(f"{summary}: {folder} to {to}")
     if counts["broken"]:
         raise typer.Exit(1)

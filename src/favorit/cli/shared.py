@@ -14,6 +14,7 @@ import typer
 from favorit.cli.columns import one_line, write_columns
 from favorit.errors import FavoritError
 from favorit.export import render_table
+from favorit.terminal import echo
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -69,7 +70,7 @@ class TableForm:
 
     def say(self, sentence: str = "") -> None:
         """Prints a sentence: to stdout if the table is text, else to stderr."""
-        typer.echo(sentence, err=not self.is_text)
+        echo(sentence, err=not self.is_text)
 
     def write(
         self,
@@ -90,7 +91,7 @@ class TableForm:
         if heading is not None:
             self.say(heading)
         form = "csv" if self.as_csv else "markdown" if self.as_markdown else "latex"
-        typer.echo(render_table(titles, ([one_line(cell) for cell in row] for row in rows), form, right))
+        echo(render_table(titles, ([one_line(cell) for cell in row] for row in rows), form, right))
 
 
 def with_fields(command: Callable[..., None]) -> Callable[..., None]:

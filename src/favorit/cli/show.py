@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from favorit.cli.shared import TableForm, with_fields
+from favorit.terminal import echo
 
 
 @with_fields
@@ -40,7 +41,7 @@ def show(
     rows = summarize(model)
     total = {name: sum(getattr(row, name) for row in rows) for name in ("parameters", "trainable", "flops")}
     if form.as_json:
-        typer.echo(
+        echo(
             json.dumps(
                 {
                     "preset": preset,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from favorit.cli.shared import Repeats, TableForm, with_fields
+from favorit.terminal import echo
 
 if TYPE_CHECKING:
     from favorit import published
@@ -162,7 +163,7 @@ def speed(
             "published": {name: [asdict(row) for row in rows] for name, (_, rows) in comparisons.items()},
             "foreign_load": monitor.json,
         }
-        typer.echo(json.dumps(report))
+        echo(json.dumps(report))
 
 
 def _rows(costs: list[Cost]) -> list[list[str]]:

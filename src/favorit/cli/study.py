@@ -13,6 +13,7 @@ import typer
 
 from favorit.cli.queue import queue
 from favorit.cli.shared import DataDir, TableForm, Workers, with_fields
+from favorit.terminal import echo
 
 if TYPE_CHECKING:
     from favorit.study import Options, State
@@ -86,7 +87,7 @@ def list_(*, form: TableForm) -> None:
 
     studies = [load_study(name) for name in built_in()]
     if form.as_json:
-        typer.echo(
+        echo(
             json.dumps(
                 [{"study": each.name, "points": len(each.points), "question": each.question} for each in studies]
             )
@@ -129,7 +130,7 @@ def plan(
     found = states(planned, selection.out, selection.pack)
     seconds = time_plan(planned, found, workers) if estimated else {}
     if form.as_json:
-        typer.echo(json.dumps(plan_json(planned, found, seconds, workers)))
+        echo(json.dumps(plan_json(planned, found, seconds, workers)))
     else:
         plan_table(form, planned, found, seconds, workers)
 
@@ -209,7 +210,7 @@ def run(
                 curves.on_task_event(event, selection.out)
     summary(form, report)
     if form.as_json:
-        typer.echo(json.dumps(summary_json(report)))
+        echo(json.dumps(summary_json(report)))
     for name, reason in report.unpacked.items():
         form.say(f"not packed: {name}: {reason}")
     if report.errors:
@@ -251,11 +252,11 @@ def status(
         found = pairs(study.group_references(options), known, groups, is_reduced=options.is_reduced)
         missing = unmatched(study.published)
         if form.as_json:
-            typer.echo(json.dumps(published_table.as_json(found, missing)))
+            echo(json.dumps(published_table.as_json(found, missing)))
         else:
             published_table.published_table(form, study, options, found, missing)
     elif form.as_json:
-        typer.echo(json.dumps(status_json(study, options, states)))
+        echo(json.dumps(status_json(study, options, states)))
     else:
         status_table(form, study, options, states)
         _hint_others(form, selection, states)

@@ -8,9 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from favorit.cli.columns import terminal_width
+from favorit.terminal import echo
 
 if TYPE_CHECKING:
     from favorit.cli.shared import TableForm
@@ -127,7 +126,7 @@ def group_references(study: Study, options: Options) -> References:
     try:
         return study.group_references(options)
     except FavoritError as error:
-        typer.echo(f"published numbers are not shown: {error}", err=True)
+        echo(f"published numbers are not shown: {error}", err=True)
         return {}
 
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from favorit.cli.shared import TableForm, with_fields
+from favorit.terminal import echo
 
 
 @with_fields
@@ -99,6 +100,6 @@ def train(
     for run in finished:
         console.print(f"run {run.id} in {run.path}", soft_wrap=True, markup=False)
         if form.as_json and is_rank_zero:
-            typer.echo(json.dumps({"id": run.id, "path": str(run.path), **run.result}))
+            echo(json.dumps({"id": run.id, "path": str(run.path), **run.result}))
     if form.as_json and is_rank_zero and folds:
-        typer.echo(json.dumps({"folds": folds, **summary(results)}))
+        echo(json.dumps({"folds": folds, **summary(results)}))

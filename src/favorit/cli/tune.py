@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from favorit.cli.shared import TableForm, with_fields
+from favorit.terminal import echo
 
 if TYPE_CHECKING:
     from favorit.tuning.result import TrialRecord, TuneResult
@@ -125,7 +126,7 @@ def tune(
             if result.best is None
             else {"trial": result.front[0].number, "run": result.front[0].run, **result.best.changed()}
         )
-        typer.echo(
+        echo(
             json.dumps(
                 {
                     "study": result.name,

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from favorit.errors import FavoritError
 from favorit.grids import Grid
 from favorit.model.activation import Activation, activation
-from favorit.spec import PositiveInt, Probability, Registry
+from favorit.spec import Pixels, Probability, Registry, Width
 
-Channels = Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
+Channels = Annotated[tuple[Width, ...], Field(min_length=1)]
 PatchSize = Annotated[
-    tuple[PositiveInt, PositiveInt], BeforeValidator(lambda size: (size, size) if isinstance(size, int) else size)
+    tuple[Pixels, Pixels], BeforeValidator(lambda size: (size, size) if isinstance(size, int) else size)
 ]
 
 
@@ -123,7 +123,7 @@ class Conv(Stem):
         act: Activation = "relu",
         pool: Annotated[str, Field(pattern="^(last|each)$")] = "last",
         tokens: Annotated[int, Field(ge=1, le=1)] | None = None,
-        width: PositiveInt | None = None,
+        width: Width | None = None,
         dropout: Probability = 0.0,
     ) -> None:
         super().__init__()
@@ -212,7 +212,7 @@ class ResNet(Stem):
         image_channels: int,
         dim: int,
         channels: Channels = (64, 128),
-        blocks: PositiveInt = 1,
+        blocks: Annotated[int, Field(ge=1, le=100, strict=True)] = 1,
         act: Activation = "relu",
     ) -> None:
         super().__init__()

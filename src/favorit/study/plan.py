@@ -9,6 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import TypeAdapter, ValidationError
+
+from favorit.config import RunConfig
 from favorit.errors import FavoritError
 from favorit.files import read_json, write_json
 from favorit.study.study import Options, Point, Study
@@ -16,10 +19,10 @@ from favorit.study.tasks import Task
 from favorit.training.find import stored_runs
 
 if TYPE_CHECKING:
-    from favorit.config import RunConfig
     from favorit.data import DataSet
 
 INDEX = 1  # schema of the index file
+_INDEX = TypeAdapter(list[tuple[str, str, str]])
 
 
 @dataclass(frozen=True)
@@ -165,7 +168,7 @@ def stored_digests(*folders: str | Path | None) -> dict[str, str]:
     for run in (run for folder in folders if folder is not None for run in stored_runs(folder)):
         with suppress(FavoritError):  # a damaged run is reported where it is read
             saved = run.config()
-            found.setdefault(saved["config"]["data"]["name"], saved["data"]["digest"])
+            found.setdefault(RunConfig(**saved["config"]).data.name, saved["data"]["digest"])
     return found
 
 
@@ -174,10 +177,10 @@ def entries(
 ) -> list[Entry]:
     """The runs of a study. Reads its index if it exists, which needs neither torch nor data; otherwise plans it."""
     try:
-        found = read_json(str(index_path(study, options, out)), points=list)
-    except (OSError, FavoritError):
+        index = read_json(str(index_path(study, options, out)))
+        return [Entry(*row) for row in _INDEX.validate_python(index.get("points"))]
+    except (OSError, FavoritError, ValidationError):  # missing or damaged: planned again
         plan = make_plan(study, options, data_dir=data_dir, digests=lambda: stored_digests(out, pack))
         if os.path.isdir(out):
             write_index(plan, out)
         return [Entry(task.name, task.group, task.id) for task in plan.tasks]
-    return [Entry(*row) for row in found["points"]]

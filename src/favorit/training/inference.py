@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,21 +14,23 @@ import torch
 from torch import Tensor
 
 from favorit import seeds
-from favorit.config import ModelConfig, RunConfig
+from favorit.config import RunConfig
 from favorit.data import DataSet, Preprocess, build_preprocess, find_images, load_dataset, read_image
 from favorit.errors import FavoritError
 from favorit.model import ViT, create_model
-from favorit.training.checkpoint import load_weights
+from favorit.model.outline import check_memory
+from favorit.training.checkpoint import load_weights, selected_weights
 from favorit.training.components import open_config
+from favorit.training.diagnosis import diagnose
 from favorit.training.evaluation import evaluate, report
 from favorit.training.find import open_run
 from favorit.training.loaders import build_loaders
 from favorit.training.records import status
-from favorit.training.run import Run
+from favorit.training.run import Run, run_id
+from favorit.training.saved import is_edited
+from favorit.training.stored import StoredRun
 
 BATCH = 256
-# The fields that a run stores about its data set.
-CARD = {"digest", "classes", "mean", "std", "image_size", "channels"}
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,14 @@ class TrainedModel:
             needed = f"uint8 of shape (N, {', '.join(map(str, expected))})"
             raise FavoritError(f"images must be {needed}, not {images.dtype} {tuple(images.shape)}")
         with torch.inference_mode(), self.precision():
-            return torch.cat([function(self.preprocess(batch)) for batch in images.split(BATCH)])
+            found = torch.cat([function(self.preprocess(batch)) for batch in images.split(BATCH)])
+        if not (finite := found.flatten(1).isfinite().all(1)).all():
+            first = self.preprocess(images[~finite][:1])
+            raise FavoritError(
+                f"the model's outputs for {(~finite).sum()} of {len(images)} images are not finite: "
+                f"{diagnose(self.model, first, self.precision)}"
+            )
+        return found
 
 
 def load(run: str | Path | Run) -> TrainedModel:
@@ -75,14 +85,15 @@ def load(run: str | Path | Run) -> TrainedModel:
     Imports the files of the user's own components if this user has imported them before.
     """
     stored = open_run(run.path if isinstance(run, Run) else run)
-    saved = open_config(stored)
+    saved, result = open_config(stored), stored.result()
     config, card = RunConfig(**saved["config"]), saved["data"]
-    if missing := CARD - card.keys():
-        file = stored.path / "config.json"
-        raise FavoritError(f"{file} is damaged (its data section lacks {', '.join(sorted(missing))}): restore it")
-    weights = stored.weights("best.safetensors" if config.train.ema is None else "best-ema.safetensors")
-    model = create_model(ModelConfig(**saved["config"]["model"]), seed=seeds.derive(config.seed, "model")).eval()
-    load_weights(model, weights)
+    name = selected_weights(config)
+    weights = stored.weights(name)
+    check_memory(config.model)
+    model = create_model(config.model, seed=seeds.derive(config.seed, "model")).eval()
+    _warn_if_edited(stored, saved, config)
+    recorded = result.get("weights", {}) if result is not None and result["status"] == "complete" else {}
+    load_weights(model, weights, recorded.get(name))
     preprocess = build_preprocess(config.data.preprocess, card["mean"], card["std"])
     return TrainedModel(
         model,
@@ -94,13 +105,23 @@ def load(run: str | Path | Run) -> TrainedModel:
     )
 
 
+def _warn_if_edited(run: StoredRun, saved: dict[str, Any], config: RunConfig) -> None:
+    expected = run_id(config, saved["data"]["digest"])
+    if is_edited(saved) or expected != saved.get("id", run.id):
+        warnings.warn(
+            f"{run.path / 'config.json'} was edited after training started: results and weights may belong to another "
+            f"configuration (this one has the identifier {expected})",
+            stacklevel=3,
+        )
+
+
 def load_data(path: str | Path, data_dir: str | Path | None = None) -> DataSet:
     """The data set that a run was trained on.
 
     Raises an error if its content has changed: another split could test on images that the run has trained on.
     """
     saved = open_config(open_run(path))
-    name, absolute = saved["config"]["data"]["name"], saved["data"].get("name")
+    name, absolute = RunConfig(**saved["config"]).data.name, saved["data"].get("name")
     try:
         data = load_dataset(absolute or name, data_dir)
     except FavoritError:  # images and working directory may have moved together: try the path as the user wrote it
@@ -120,7 +141,13 @@ def evaluate_run(path: str | Path, data_dir: str | Path | None = None) -> dict[s
         raise FavoritError(f"{path} is {state}, not complete: {reason}; `favorit runs` lists all runs")
     trained, config = load(path), RunConfig(**saved["config"])
     data = load_data(path, data_dir)
-    found = evaluate(trained.model, build_loaders(config, data, 0, 1).test, torch.device("cpu"), trained.precision)
+    loader = build_loaders(config, data, 0, 1).test
+    found = evaluate(trained.model, loader, torch.device("cpu"), trained.precision)
+    if wrong := int((~found.logits.isfinite().all(1)).sum()):
+        where = diagnose(trained.model, next(loader.epoch(0)).images, trained.precision)
+        raise FavoritError(
+            f"{path}: the logits of {wrong} of {len(found.logits)} test images are not finite; {where}: train again"
+        )
     image = torch.zeros(1, config.model.channels, *config.model.image_size)
     return {"classes": trained.classes, "flags": result["flags"], **report(trained.model, found, image)}
 

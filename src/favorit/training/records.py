@@ -10,6 +10,7 @@ from favorit.config import SECTIONS
 from favorit.errors import FavoritError
 from favorit.fields import flatten
 from favorit.training.find import stored_runs
+from favorit.training.saved import is_edited
 from favorit.training.stored import StoredRun, has_ended
 
 if TYPE_CHECKING:
@@ -54,8 +55,6 @@ def _row(run: StoredRun) -> dict[str, Any]:
     try:
         saved, result = run.config(), run.result()
         config = saved["config"]
-        if missing := [section for section in SECTIONS if not isinstance(config.get(section), dict)]:
-            raise FavoritError(f"{run.path / 'config.json'} is damaged (no {', '.join(missing)})")
         if result is not None:
             run.check_epochs()
         epochs = [] if result is not None else run.epochs()
@@ -64,9 +63,14 @@ def _row(run: StoredRun) -> dict[str, Any]:
     found: dict[str, Any] = {"id": run.id, "status": status(run, result), "layers": saved.get("layers")}
     found |= {key: config.get(key) for key in ("seed", "scale")}
     found |= flatten({section: config[section] for section in SECTIONS})
+    edited = ["edited"] if is_edited(saved) else []
     if result is None:
-        return {**found, "epochs": len(epochs), "error": run.error()}
-    scalars = {key: value for key, value in result.items() if isinstance(value, int | float) and key != "schema"}
+        return {**found, "epochs": len(epochs), "flags": " ".join(edited), "error": run.error()}
+    scalars = {
+        key: value
+        for key, value in result.items()
+        if isinstance(value, int | float) and key != "schema" and key not in found
+    }
     tested = {f"test.{key}": value for key, value in result.get("test", {}).items() if isinstance(value, float)}
     nested = ("validation", "plain_test", "best_test", "best_validation_loss")
     evaluated = {f"{part}.{key}": value for part in nested for key, value in (result.get(part) or {}).items()}
@@ -76,7 +80,6 @@ def _row(run: StoredRun) -> dict[str, Any]:
     batches = dict(
         zip(("batch_seconds", "batch_seconds_deviation"), result.get("inference_seconds_per_batch", ()), strict=False)
     )
-    flags = " ".join(result.get("flags", []))
     return {
         **found,
         **scalars,
@@ -84,6 +87,6 @@ def _row(run: StoredRun) -> dict[str, Any]:
         **tested,
         **evaluated,
         **environment,
-        "flags": flags,
+        "flags": " ".join([*result.get("flags", []), *edited]),
         "error": result.get("error"),
     }

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from favorit.attention import Attention
 from favorit.bench.doctor.layer_stats import Finding, LayerStats
 from favorit.bench.memory import check_fits
-from favorit.errors import check_positive
+from favorit.errors import FavoritError, check_positive
 from favorit.model.layout import layers
 from favorit.training.inference import load, load_data
 from favorit.training.loaders import build_loaders
@@ -65,6 +65,8 @@ def _recording(stats: Sequence[LayerStats], batches: int, listen: Callable[[int,
     def hook(layer: LayerStats) -> Any:
         def record(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
             nonlocal done
+            if not all(each.isfinite().all() for each in inputs):
+                raise FavoritError(f"q, k or v of layer {layer.layer} are not finite: train the run again")
             layer.add(*inputs)
             done += 1
             if listen is not None:
