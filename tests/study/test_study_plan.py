@@ -16,10 +16,10 @@ from torch import nn
 from favorit import FavoritError, create_model
 from favorit.measure import peak_memory
 from favorit.model import PRESETS, outline
-from favorit.study import Options, Points, Study, load_study, product, status
+from favorit.study import Options, Points, Study, load_study, product, run, status
 from favorit.study.estimate import estimate, run_seconds
 from favorit.study.load import built_in
-from favorit.study.plan import Plan, index_path, make_plan, write_index
+from favorit.study.plan import Plan, index_path, make_plan, merge_notes, write_index
 from favorit.study.worker import release_memory
 from favorit.training.folder import RunFolder
 from training_helpers import DATA, MODEL, PATIENCE, TRAIN, fit, pictures, tiny
@@ -118,13 +118,71 @@ def test_configuration_that_training_rejects_is_rejected_with_the_name_of_its_po
     assert "\n" not in str(error.value)
 
 
-def test_points_with_the_same_run_are_rejected():
-    """relu(64) and relu(m=64) are the same kernel."""
-    points = product({"model.layout": ["relu(m=64)", "relu(64)"]})
-    with pytest.raises(
-        FavoritError, match=r"points 'layout=relu\(m=64\)' and 'layout=relu\(64\)' are the same run \([0-9a-f]{16}\)"
-    ):
-        plan(points)
+LAYOUTS_AND_PERFORMERS = product(
+    {"model.layout": ["all_standard", "all_performer"], "model.performer": ["relu", "relu(m=8)", "favor(m=8)"]}
+)
+
+
+def test_points_of_a_layout_without_a_performer_are_one_run():
+    found = plan(LAYOUTS_AND_PERFORMERS)
+    assert [(task.name, task.merged) for task in found.tasks] == [
+        ("layout=all_standard performer=relu", MERGED),
+        ("layout=all_performer performer=relu", ()),
+        ("layout=all_performer performer=relu(m=8)", ()),
+        ("layout=all_performer performer=favor(m=8)", ()),
+    ]
+    assert len({task.id for task in found.tasks}) == 4
+    assert merge_notes(found.tasks) == [
+        "layout=all_standard performer=relu is the same run as layout=all_standard performer=relu(m=8), "
+        "layout=all_standard performer=favor(m=8): trained once"
+    ]
+
+
+MERGED = ("layout=all_standard performer=relu(m=8)", "layout=all_standard performer=favor(m=8)")
+
+
+def test_merged_points_are_one_group_over_all_seeds():
+    """Seed 1 is in both groups. Seeds 0 and 2 are in one of them, and are still repetitions of the same variant."""
+    found = plan(
+        Points(
+            {"model.performer": "relu", "seed": 0},
+            {"model.performer": "relu", "seed": 1},
+            {"model.performer": "elu", "seed": 1},
+            {"model.performer": "elu", "seed": 2},
+        )
+    )
+    assert [task.name for task in found.tasks] == [
+        "performer=relu seed=0",
+        "performer=relu seed=1",
+        "performer=elu seed=2",
+    ]
+    assert {(task.group, task.merged) for task in found.tasks} == {("performer=relu", ("performer=elu",))}
+    assert len(merge_notes(found.tasks)) == 1
+
+
+def test_points_of_a_missing_data_set_are_merged_by_data_set():
+    """Without the data sets their runs have no identifier yet."""
+    layouts = product({"data.name": ["cifar10", "mnist"], "model.layout": ["softmax", "all_standard"]})
+    found = plan(layouts, **{"model.stem": "patch(4)"})
+    assert [(task.name, task.id) for task in found.tasks] == [
+        ("data=cifar10 layout=softmax", ""),
+        ("data=mnist layout=softmax", ""),
+    ]
+
+
+def test_merged_points_are_in_the_index_and_the_status(tmp_path: Path):
+    study = Study("mine", "?", BASE, LAYOUTS_AND_PERFORMERS)
+    planned = status(study, tmp_path)
+    assert [state.merged for state in planned] == [MERGED, (), (), ()]
+    assert index_path(study, Options(), tmp_path).is_file()
+    assert status(study, tmp_path) == planned
+
+
+def test_run_warns_of_points_that_are_the_same_run(tmp_path: Path):
+    study = Study("mine", "?", BASE, product({"model.layout": ["none", "none|none"]}))
+    with pytest.warns(UserWarning, match=r"layout=none is the same run as layout=none\|none: trained once"):
+        report = run(study, tmp_path)
+    assert list(report.results) == ["layout=none"]
 
 
 def test_points_of_available_data_sets_are_planned(tmp_path: Path):
@@ -168,10 +226,10 @@ def test_index_can_be_deleted_or_damaged(tmp_path: Path):
     write_index(found, tmp_path)
     index = index_path(study, Options(), tmp_path)
     expected = status(study, tmp_path)
-    for spoil in (index.unlink, lambda: index.write_text("{"), lambda: index.write_text('{"schema": 1, "points": 3}')):
-        spoil()
+    for content in ("", "{", '{"schema": 1, "points": 3}', '{"schema": 1, "points": [[1]]}', '{"schema": 1, "points": [3]}'):
+        index.write_text(content) if content else index.unlink()
         assert status(study, tmp_path) == expected
-        assert json.loads(index.read_text())["points"] == [[task.name, task.group, task.id] for task in found.tasks]
+        assert json.loads(index.read_text())["points"] == [[task.name, task.group, task.id, []] for task in found.tasks]
 
 
 def test_index_depends_on_points_and_options(tmp_path: Path):
