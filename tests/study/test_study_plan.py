@@ -20,6 +20,7 @@ from favorit.study import Options, Points, Study, load_study, product, run, stat
 from favorit.study.estimate import estimate, run_seconds
 from favorit.study.load import built_in
 from favorit.study.plan import Plan, index_path, make_plan, merge_notes, write_index
+from favorit.study.timings import StepCost, Timings
 from favorit.study.worker import release_memory
 from favorit.training.folder import RunFolder
 from training_helpers import DATA, MODEL, PATIENCE, TRAIN, fit, pictures, tiny
@@ -226,7 +227,13 @@ def test_index_can_be_deleted_or_damaged(tmp_path: Path):
     write_index(found, tmp_path)
     index = index_path(study, Options(), tmp_path)
     expected = status(study, tmp_path)
-    for content in ("", "{", '{"schema": 1, "points": 3}', '{"schema": 1, "points": [[1]]}', '{"schema": 1, "points": [3]}'):
+    for content in (
+        "",
+        "{",
+        '{"schema": 1, "points": 3}',
+        '{"schema": 1, "points": [[1]]}',
+        '{"schema": 1, "points": [3]}',
+    ):
         index.write_text(content) if content else index.unlink()
         assert status(study, tmp_path) == expected
         assert json.loads(index.read_text())["points"] == [[task.name, task.group, task.id, []] for task in found.tasks]
@@ -291,14 +298,31 @@ class _Interrupt(float):
 # the estimate
 
 
-def test_each_shape_is_timed_once():
-    found = plan(product({"model.dim": [8, 16], "train.lr": [0.01, 0.02], "train.epochs": [2, 4]}))
+SHAPES = product({"model.dim": [8, 16], "train.lr": [0.01, 0.02], "train.epochs": [2, 4]})
+SHAPE_NAMES = ["dim=8 lr=0.01 epochs=2", "dim=16 lr=0.01 epochs=2"]
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("FAVORIT_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "timings"
+
+
+def estimate_shapes(**options: Any) -> tuple[list[str], dict[str, float]]:
+    """(the points whose shape is timed, the seconds of every point)."""
+    found = plan(SHAPES)
     timed: list[str] = []
+    options = {"threads": 1, **options}
+    seconds = estimate(found.tasks, found.images, tell=lambda task, done, total: timed.append(task.name), **options)
+    return timed, seconds
+
+
+def test_each_shape_is_timed_once(cache: Path):
     threads = torch.get_num_threads()
-    seconds = estimate(found.tasks, found.images, threads=1, tell=lambda task: timed.append(task.name))
+    timed, seconds = estimate_shapes()
     assert torch.get_num_threads() == threads
-    assert timed == ["dim=8 lr=0.01 epochs=2", "dim=16 lr=0.01 epochs=2"]
-    assert seconds.keys() == {task.name for task in found.tasks}
+    assert timed == SHAPE_NAMES
+    assert list(seconds) == [task.name for task in plan(SHAPES).tasks]
     for dim in (8, 16):
         assert (
             0
@@ -306,6 +330,49 @@ def test_each_shape_is_timed_once():
             == seconds[f"dim={dim} lr=0.02 epochs=2"]
             < seconds[f"dim={dim} lr=0.02 epochs=4"]
         )
+
+
+def test_timings_are_remembered_for_the_machine_and_number_of_threads(cache: Path):
+    _, seconds = estimate_shapes()
+    assert estimate_shapes() == ([], seconds)
+    assert estimate_shapes(threads=2)[0] == SHAPE_NAMES
+    assert len(list(cache.iterdir())) == 2
+    timed, measured_again = estimate_shapes(again=True)
+    assert timed == SHAPE_NAMES
+    assert estimate_shapes() == ([], measured_again)
+
+
+def test_timings_of_other_versions_are_not_used(cache: Path, monkeypatch: pytest.MonkeyPatch):
+    estimate_shapes()
+    monkeypatch.setattr(torch, "__version__", "3.0")
+    assert estimate_shapes()[0] == SHAPE_NAMES
+
+
+@pytest.mark.parametrize(
+    "steps", ["{", "[]", '{"a": 3}', '{"a": [1]}', '{"a": [1, "x"]}', '{"a": [-1, 0]}', '{"a": [NaN, 0]}']
+)
+def test_damaged_timings_are_ignored_and_replaced(cache: Path, steps):
+    estimate_shapes()
+    (path,) = cache.iterdir()
+    path.write_text(f'{{"schema": 1, "steps": {steps}}}')
+    assert estimate_shapes()[0] == SHAPE_NAMES
+    assert estimate_shapes()[0] == []
+
+
+def test_folder_that_cannot_be_written_does_not_stop_the_estimate(cache: Path):
+    cache.parent.write_text("a file where the folder should be")
+    timed, seconds = estimate_shapes()
+    assert timed == SHAPE_NAMES
+    assert len(seconds) == 8
+
+
+def test_timings_of_another_process_are_kept(cache: Path):
+    tasks = plan(SHAPES).tasks
+    first, second = Timings(), Timings()
+    first.add(tasks[0].config, StepCost(1.0, 2.0))
+    second.add(tasks[-1].config, StepCost(3.0, 4.0))
+    assert Timings().get(tasks[0].config) == (1.0, 2.0)
+    assert Timings().get(tasks[-1].config) == (3.0, 4.0)
 
 
 @pytest.mark.parametrize(
@@ -325,4 +392,4 @@ def test_each_shape_is_timed_once():
 )
 def test_run_seconds_count_training_validation_and_test_images(changes, expected):
     (task,) = plan(product(), **changes).tasks
-    assert run_seconds(task.config, 96, 48, 1.0, 0.1) == pytest.approx(expected)
+    assert run_seconds(task.config, 96, 48, StepCost(1.0, 0.1)) == pytest.approx(expected)

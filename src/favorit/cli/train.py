@@ -74,6 +74,8 @@ def train(
     values = build_config(config, preset, settings or [], data=data, epochs=epochs, seed=seed)
     if folds and (values.data.folds, values.data.fold) != (None, None):
         raise FavoritError("--folds trains every fold, but data.folds and data.fold select one: give only one of them")
+    if folds and any(setting.partition("=")[0].strip() == "data.validation" for setting in settings or []):
+        raise FavoritError(f"--folds {folds} and --set data.validation both choose the validation images: give one")
     finished = []
     for fold in range(folds) if folds else [None]:
         own = values if fold is None else values.replace(data=values.data.replace(folds=folds, fold=fold))

@@ -48,5 +48,10 @@ def shorten(mixers: list[Spec]) -> str:
     """The shortest pattern for these layers: one period, with repeated mixers written as `mixer*count`."""
     texts = [str(spec) for spec in mixers]
     period = next(n for n in range(1, len(texts) + 1) if len(texts) % n == 0 and texts == texts[:n] * (len(texts) // n))
-    runs = [(text, len(list(group))) for text, group in groupby(texts[:period])]
+    return write_out(mixers[:period])
+
+
+def write_out(mixers: list[Spec]) -> str:
+    """A pattern of all these layers, with mixers that follow each other written as `mixer*count`."""
+    runs = [(text, len(list(group))) for text, group in groupby(map(str, mixers))]
     return "|".join(text if count == 1 else f"{text}*{count}" for text, count in runs)

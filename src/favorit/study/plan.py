@@ -91,7 +91,9 @@ def make_plan(
             if why is not None:
                 absent[task.name] = why
     kept = _merge([tasks[name] for name in order], runs)
-    return Plan(study, options, tuple(kept), {task.name: absent[task.name] for task in kept if task.name in absent}, images)
+    return Plan(
+        study, options, tuple(kept), {task.name: absent[task.name] for task in kept if task.name in absent}, images
+    )
 
 
 def _merge(tasks: Iterable[Task], runs: Mapping[str, Any]) -> list[Task]:

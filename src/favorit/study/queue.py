@@ -24,13 +24,14 @@ from favorit.config import Config, RunConfig
 from favorit.errors import FavoritError
 from favorit.locks import try_hold
 from favorit.spec import NonNegativeInt
-from favorit.study.estimate import shape, trained_images
+from favorit.study.estimate import trained_images
 from favorit.study.load import load_study
 from favorit.study.plan import make_plan, stored_digests
 from favorit.study.runner import Report, choose_backend, prepare, survey, train_tasks
 from favorit.study.source import Source
 from favorit.study.study import FULL, Options
 from favorit.study.tasks import Ended, Task, TaskEvent
+from favorit.study.timings import shape
 
 
 def _as_list(value: Any) -> Any:

@@ -75,12 +75,31 @@ def resolve(config: RunConfig, data: DataSet) -> RunConfig:
 
     `data.validation` is reset to its default if the data set has its own validation part.
     """
+    _check_choices(config)
     size = build_preprocess(config.data.preprocess, data.mean, data.std).output_size(data.image_size)
     model = config.model.replace(image_size=size, channels=data.channels, classes=len(data.classes))
     own = data.validation is not None and config.data.folds is None
     return config.replace(
         model=model, data=config.data.replace(validation=DataConfig().validation) if own else config.data
     )
+
+
+def _check_choices(config: RunConfig) -> None:
+    """Raises an error for fields that are valid alone, but of which one would be ignored in training.
+
+    This is not a check of `RunConfig`: stored runs with such fields can still be read.
+    """
+    data, options = config.data, config.train
+    if options.warmup > options.epochs:
+        raise FavoritError(
+            f"train.warmup={options.warmup:g} is longer than train.epochs={options.epochs}: "
+            f"set train.warmup to at most {options.epochs}, or more epochs"
+        )
+    if data.folds is not None and data.validation != DataConfig().validation:
+        raise FavoritError(
+            f"data.validation={data.validation:g} and data.folds={data.folds} both choose the validation images: "
+            "give one of them (--folds sets data.folds)"
+        )
 
 
 def run_id(config: RunConfig, digest: str) -> str:
