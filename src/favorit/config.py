@@ -8,11 +8,12 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
 
-from favorit.errors import FavoritError, unknown
+from favorit.errors import FavoritError, unknown, valid_values
 from favorit.spec import Flag, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Probability
 
 Self = TypeVar("Self", bound="Config")
@@ -31,7 +32,7 @@ class Config(BaseModel):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise FavoritError("; ".join(_message(problem) for problem in error.errors())) from None
+            raise FavoritError("; ".join(_messages(error.errors()))) from None
 
     def replace(self: Self, **changes: Any) -> Self:
         """A copy with these fields changed, validated again."""
@@ -45,14 +46,20 @@ class Config(BaseModel):
         return self.model_dump(mode="json", exclude_defaults=True)
 
 
-def _message(problem: Any) -> str:
-    name = ".".join(str(part) for part in problem["loc"] if isinstance(part, str) and part.isidentifier())
-    if problem["type"] == "value_error":  # raised by a validator below, whose message may name its field
-        message = problem["msg"].removeprefix("Value error, ")
-        return f"{name}: {message}" if name and not message.startswith(name) else message
-    if problem["type"] == "missing":
-        return f"{name} is missing"
-    return f"{name}={problem['input']!r} is not valid: {problem['msg'].lower()}"
+def _messages(problems: Iterable[Any]) -> Iterator[str]:
+    """One sentence for each wrong value. A value that fits no type of a union has a problem for each type."""
+    by_value: dict[tuple[str, str], list[Any]] = {}
+    for problem in problems:
+        name = ".".join(str(part) for part in problem["loc"] if isinstance(part, str) and part.isidentifier())
+        by_value.setdefault((name, repr(problem["input"])), []).append(problem)
+    for (name, value), same in by_value.items():
+        valid = valid_values(same)
+        if any(problem["type"] == "value_error" for problem in same):  # a validator below, which may name its field
+            yield f"{name}: {valid}" if name and not valid.startswith(name) else valid
+        elif any(problem["type"] == "missing" and isinstance(problem["loc"][-1], str) for problem in same):
+            yield f"{name} is missing"
+        else:
+            yield f"{name}={value} is not valid: {valid}"
 
 
 def _image_size(value: Any) -> Any:

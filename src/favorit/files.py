@@ -15,6 +15,13 @@ from favorit.errors import FavoritError
 SCHEMA = 1
 
 
+def cache_folder() -> Path:
+    """The folder for files that only save time: FAVORIT_CACHE, else the user's cache folder. It may be deleted."""
+    from platformdirs import user_cache_dir
+
+    return Path(os.environ.get("FAVORIT_CACHE") or user_cache_dir("favorit", appauthor=False))
+
+
 def write_atomically(path: Path, write: Callable[[Path], Any]) -> None:
     """`write` fills a temporary file in the same folder, which is then renamed to `path`."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")

@@ -26,6 +26,7 @@ from favorit.cli import (
     train,
     tune,
 )
+from favorit.cli.usage import build_command, message
 from favorit.errors import FavoritError
 from favorit.process import spin_settings
 
@@ -33,7 +34,6 @@ app = typer.Typer(
     name="favorit",
     help="Efficient attention for Vision Transformers: which one, in which layers, and does it pay on this hardware?",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
@@ -73,7 +73,7 @@ def main() -> None:
     # Warnings are one line, without the location in the code.
     warnings.formatwarning = lambda message, *_, **__: f"favorit: {message}\n"
     try:
-        status = app(standalone_mode=False)
+        status = build_command(app)(prog_name="favorit", standalone_mode=False)
         if status == 130:  # typer turns Ctrl-C into this status
             raise KeyboardInterrupt
         sys.exit(status)
@@ -81,9 +81,7 @@ def main() -> None:
         # With --devices, all processes raise the same error; only the first one prints it.
         _exit(f"favorit: {error}" if os.environ.get("LOCAL_RANK", "0") == "0" else "", 2)
     except TyperException as error:
-        # An unknown command or option is one line. A group without a command prints its help, which has many lines.
-        message = (error.format_message() if hasattr(error, "format_message") else str(error)).strip()
-        _exit(message if "\n" in message or not message else f"favorit: {message} (see favorit --help)", 2)
+        _exit(message(error), 2)
     except ModuleNotFoundError as error:
         _exit(
             f"favorit: this command needs the package {error.name}: pip install 'favorit[train]' "
@@ -113,7 +111,7 @@ def main() -> None:
         raise
 
 
-def _exit(message: str, status: int) -> NoReturn:
-    if message:
-        typer.echo(message, err=True)
+def _exit(text: str, status: int) -> NoReturn:
+    if text:
+        typer.echo(text, err=True)
     sys.exit(status)

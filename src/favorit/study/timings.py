@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from pathlib import Path
 from typing import NamedTuple
 
 from favorit import __version__, measure
 from favorit.config import RunConfig, identify
 from favorit.errors import FavoritError
-from favorit.files import SCHEMA, read_json, write_json
+from favorit.files import SCHEMA, cache_folder, read_json, write_json
 
 
 class StepCost(NamedTuple):
@@ -21,13 +20,6 @@ class StepCost(NamedTuple):
 
     fixed: float
     slope: float
-
-
-def cache_folder() -> Path:
-    """The folder of the timings: below FAVORIT_CACHE, else in the user's cache folder."""
-    from platformdirs import user_cache_dir
-
-    return Path(os.environ.get("FAVORIT_CACHE") or user_cache_dir("favorit", appauthor=False)) / "timings"
 
 
 def shape(config: RunConfig) -> str:
@@ -45,7 +37,7 @@ class Timings:
 
     def __init__(self, *, again: bool = False) -> None:
         self._machine = {"favorit": __version__, **measure.fingerprint()}
-        self._path = cache_folder() / f"{identify(self._machine)}.json"
+        self._path = cache_folder() / "timings" / f"{identify(self._machine)}.json"
         self._costs = self._stored()
         self._fresh = set[str]() if again else set(self._costs)
 
