@@ -185,7 +185,7 @@ MISTAKES = {
         ["m=15", "hyperbolic", "even"],
     ),
     "width for rope2d": ("vit-64", ["model.position=rope2d", "model.head_dim=6"], ["rope2d", "6", "divisible by 4"]),
-    "m below 1": ("vit-64", ["model.layout=relu(m=0)"], ["relu", "m=0", "greater than or equal to 1"]),
+    "m below 1": ("vit-64", ["model.layout=relu(m=0)"], ["relu", "m=0", "at least 1"]),
     "layout does not fit": (
         "vit-64",
         ["model.layout=relu|softmax|relu"],

@@ -8,11 +8,12 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from favorit.errors import FavoritError, unknown
+from favorit.errors import FavoritError, unknown, valid_values
 from favorit.grammar import quote
 from favorit.spec import (
     MAX_COMPONENTS,
@@ -59,25 +60,27 @@ class Config(BaseModel):
 
 
 def explain(error: ValidationError) -> str:
-    """The mistakes of a validation as one line."""
-    problems = error.errors()
-    missing = [_name(problem) for problem in problems if problem["type"] == "missing"]
+    """The mistakes of a validation as one line. A value that fits no type of a union has a problem for each type."""
+    missing: list[str] = []
+    by_value: dict[tuple[str, str], list[Any]] = {}
+    for problem in error.errors():
+        name = ".".join(str(part) for part in problem["loc"] if isinstance(part, str) and part.isidentifier())
+        if problem["type"] == "missing" and isinstance(problem["loc"][-1], str):
+            missing.append(name)
+        else:
+            by_value.setdefault((name, quote(problem["input"])), []).append(problem)
     lines = [f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing"] if missing else []
-    lines += [_message(problem) for problem in problems if problem["type"] != "missing"]
+    lines += [_message(name, value, same) for (name, value), same in by_value.items()]
     more = [f"and {len(lines) - MAX_MISTAKES} more"] if len(lines) > MAX_MISTAKES else []
     return "; ".join([*lines[:MAX_MISTAKES], *more])
 
 
-def _name(problem: Any) -> str:
-    return ".".join(str(part) for part in problem["loc"] if isinstance(part, str) and part.isidentifier())
-
-
-def _message(problem: Any) -> str:
-    name = _name(problem)
-    if problem["type"] == "value_error":  # raised by a validator below, whose message may name its field
-        message = problem["msg"].removeprefix("Value error, ")
-        return f"{name}: {message}" if name and not message.startswith(name) else message
-    return f"{name}={quote(problem['input'])} is not valid: {problem['msg'].lower()}"
+def _message(name: str, value: str, problems: list[Any]) -> str:
+    """One sentence for a wrong value."""
+    valid = valid_values(problems)
+    if any(problem["type"] == "value_error" for problem in problems):  # a validator below, which may name its field
+        return f"{name}: {valid}" if name and not valid.startswith(name) else valid
+    return f"{name}={value} is not valid: {valid}"
 
 
 def _image_size(value: Any) -> Any:

@@ -18,6 +18,13 @@ DIGITS = 300  # longest number in a file; Python cannot print integers of more t
 _TO_ZERO = bytes.maketrans(b"123456789", b"000000000")
 
 
+def cache_folder() -> Path:
+    """The folder for files that only save time: FAVORIT_CACHE, else the user's cache folder. It may be deleted."""
+    from platformdirs import user_cache_dir
+
+    return Path(os.environ.get("FAVORIT_CACHE") or user_cache_dir("favorit", appauthor=False))
+
+
 def write_atomically(path: Path, write: Callable[[Path], Any]) -> None:
     """`write` fills a temporary file in the same folder, which is then renamed to `path`."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
@@ -73,6 +80,22 @@ def parse_values(content: bytes, path: str) -> Any:
     if b"0" * DIGITS in content.translate(_TO_ZERO):  # ten times as fast as a regular expression
         raise damaged(path, f"a number of {DIGITS} digits or more")
     return value
+
+
+def read_yaml(path: Path, name: str) -> Any:
+    """The content of a YAML file. Errors begin with `name`."""
+    import yaml
+
+    try:
+        return yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise FavoritError(f"{name}: {(error.strerror or str(error)).lower()}") from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = "" if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: "
+        raise FavoritError(f"{name} is not YAML: {where}{error.problem}") from None
+    except (yaml.YAMLError, ValueError) as error:
+        raise FavoritError(f"{name} is not YAML: {' '.join(str(error).split())}") from None
 
 
 def damaged(path: str | Path, reason: object, run: str | Path | None = None) -> FavoritError:

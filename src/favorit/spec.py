@@ -20,7 +20,7 @@ from typing import Annotated, Any, Generic, TypeVar, get_type_hints
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-from favorit.errors import FavoritError, unknown, unknown_component
+from favorit.errors import FavoritError, unknown, unknown_component, valid_values
 from favorit.grammar import expression, operands, quote, shorten
 from favorit.origins import Origin, registering
 
@@ -161,8 +161,8 @@ class Parameter:
             value = tuple(value) if isinstance(value, list) else value
             return TypeAdapter(self.annotation, config=config).validate_python(value, strict=True)
         except ValidationError as error:
-            reasons = "; ".join(sorted({problem["msg"].lower() for problem in error.errors()}))
-            raise FavoritError(f"{owner}: {name}={shorten(_format(value))} is not valid: {reasons}") from None
+            valid = valid_values(error.errors())
+            raise FavoritError(f"{owner}: {name}={shorten(_format(value))} is not valid: {valid}") from None
 
 
 def parameters_of(function: Callable[..., Any], leave_out: Iterable[str] = ()) -> dict[str, Parameter]:

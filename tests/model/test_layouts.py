@@ -95,7 +95,7 @@ def test_each_layer_has_its_own_kernel_and_m():
         ),
         ("rellu|softmax", PERFORMER, 4, ["'rellu'", "'relu'"]),
         ("relu(n=3)|softmax", PERFORMER, 4, ["unknown parameter of relu 'n'", "causal"]),
-        ("relu(m=0)|softmax", PERFORMER, 4, ["relu", "m=0", "greater than or equal to 1"]),
+        ("relu(m=0)|softmax", PERFORMER, 4, ["relu", "m=0", "at least 1"]),
         ("all_standard", "reelu", 4, ["unknown mixer 'reelu'", "'relu'"]),
         ("all_performer", "relu|softmax", 4, ["'relu|softmax'"]),
         ("all_performer", "favor(m=1.5)", 4, ["favor", "m=1.5", "integer"]),

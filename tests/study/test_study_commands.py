@@ -236,7 +236,6 @@ def text(points: str) -> str:
 BAD: dict[str, tuple[str, str]] = {
     "a file that fails to import": ("import nothing_of_that_name", "line 1: ModuleNotFoundError"),
     "duplicate points": (text("Points({'seed': 0}, {'seed': 0})"), "points 1 and 2 are the same: seed=0"),
-    "duplicate runs": (text("product({'model.layout': ['softmax', 'all_standard']})"), "are the same run"),
     "an unknown field": (text("product({'model.dims': [8]})"), "did you mean 'model.dim'"),
     "a model that cannot be built": (
         text("product({'model.stem': ['patch(2)', 'patch(3)']})"),

@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from favorit.cli.shared import TableForm, with_fields
-from favorit.errors import FavoritError
 from favorit.terminal import echo
 
 app = typer.Typer(help="Data sets: list, fetch, show.", no_args_is_help=True, rich_markup_mode="rich")
@@ -100,7 +99,7 @@ def show(
         typer.Option("--augment", help="Augmentation steps to show, such as 'crop(4)|flip'.", metavar="STEPS"),
     ] = None,
     patch: Annotated[int | None, typer.Option("--patch", min=1, help="Side of a patch in pixels.")] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, help="Seed for the choice of samples.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed for the choice of samples.")] = 0,
     data_dir: DataDir = None,
 ) -> None:
     """Draw an overview of a data set: samples by class, augmentation steps, normalized image (black is -2, white 2),
@@ -108,13 +107,13 @@ def show(
 
     Example: [bold]favorit data show cifar10 --out cifar10.png --augment "crop(4)|flip|rotate(5)"[/bold]
     """
+    from favorit.cli.console import check_figures
     from favorit.data.datasets import load_dataset
     from favorit.data.show_figure import save_picture
 
-    dataset = load_dataset(name, data_dir)
     plain = "folder" if name.startswith("folder:") else name.partition("(")[0]
     target = out or Path(f"{plain}.png")
-    if not target.suffix:
-        raise FavoritError(f"--out {target} has no suffix for the image format: write for example {target}.png")
+    check_figures(out=target)
+    dataset = load_dataset(name, data_dir)
     save_picture(dataset, target, augment, patch, seed)
     echo(str(target))

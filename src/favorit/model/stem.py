@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 from pydantic import BeforeValidator, Field
@@ -121,7 +121,7 @@ class Conv(Stem):
         image_size: Grid,
         channels: Channels = (64, 128, 256),
         act: Activation = "relu",
-        pool: Annotated[str, Field(pattern="^(last|each)$")] = "last",
+        pool: Literal["last", "each"] = "last",
         tokens: Annotated[int, Field(ge=1, le=1)] | None = None,
         width: Width | None = None,
         dropout: Probability = 0.0,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from favorit.data import DataSet
 
 INDEX = 1  # schema of the index file
-_INDEX = TypeAdapter(list[tuple[str, str, str]])
+_INDEX = TypeAdapter(list[tuple[str, str, str] | tuple[str, str, str, tuple[str, ...]]])
 
 
 @dataclass(frozen=True)
@@ -46,11 +46,14 @@ class Plan:
 
 @dataclass(frozen=True)
 class Entry:
-    """The run of a point. `id` is empty if it cannot be computed because the data set is missing."""
+    """The run of a point. `id` is empty if it cannot be computed because the data set is missing. `merged` has the
+    groups of the other points that are the same run.
+    """
 
     name: str
     group: str
     id: str
+    merged: tuple[str, ...] = ()
 
 
 def make_plan(
@@ -65,6 +68,8 @@ def make_plan(
 
     With `fetch`, missing data sets are downloaded, as in training. Without `fetch`, points of a missing data set are
     checked as far as possible. They have an identifier only if `digests` returns the digest of the data set.
+
+    Points that are the same run become one task, with the name of the first point.
     """
     points: dict[str, list[tuple[Point, RunConfig]]] = {}
     order = []
@@ -73,6 +78,7 @@ def make_plan(
         points.setdefault(config.data.name, []).append((point, config))
         order.append(point.name)
     tasks: dict[str, Task] = {}
+    runs: dict[str, tuple[str, str]] = {}  # point -> (data set, run id)
     absent: dict[str, str] = {}
     images: dict[str, tuple[int, int]] = {}
     for name, own in points.items():
@@ -84,9 +90,45 @@ def make_plan(
         digest = digests().get(name, "") if why is not None else data.digest
         for task in _resolved(study, own, replace(data, digest=digest)):
             tasks[task.name] = task if digest else replace(task, id="")
+            runs[task.name] = (digest or name, task.id)
             if why is not None:
                 absent[task.name] = why
-    return Plan(study, options, tuple(tasks[name] for name in order), absent, images)
+    kept = _merge([tasks[name] for name in order], runs)
+    return Plan(
+        study, options, tuple(kept), {task.name: absent[task.name] for task in kept if task.name in absent}, images
+    )
+
+
+def _merge(tasks: Iterable[Task], runs: Mapping[str, Any]) -> list[Task]:
+    """The tasks, each run once: the first task of a run is kept. `runs` has the run of each task by name.
+
+    Groups that share a run are one group with the name of the first, because they differ only in seed or fold.
+    """
+    first: dict[Any, Task] = {}
+    merged_into: dict[str, str] = {}
+
+    def group(name: str) -> str:
+        while name in merged_into:
+            name = merged_into[name]
+        return name
+
+    for task in tasks:
+        kept = first.setdefault(runs[task.name], task)
+        if group(task.group) != group(kept.group):
+            merged_into[group(task.group)] = group(kept.group)
+    others: dict[str, list[str]] = {}
+    for name in merged_into:
+        others.setdefault(group(name), []).append(name)
+    return [
+        replace(task, group=group(task.group), merged=tuple(others.get(group(task.group), ())))
+        for task in first.values()
+    ]
+
+
+def merge_notes(points: Iterable[Any]) -> list[str]:
+    """One sentence for each group of points (tasks, entries or states) that stands for others too."""
+    merged = {point.group: point.merged for point in points if point.merged}
+    return [f"{group} is the same run as {', '.join(others)}: trained once" for group, others in merged.items()]
 
 
 def _data(name: str, data_dir: str | Path | None, fetch: bool) -> tuple[DataSet, str | None]:
@@ -118,7 +160,6 @@ def _resolved(study: Study, points: list[tuple[Point, RunConfig]], data: DataSet
     from favorit.training.run import resolve, run_id
 
     tasks: list[Task] = []
-    ids: dict[str, str] = {}
     checked: set[Any] = set()
     for point, written in points:
         try:
@@ -127,8 +168,6 @@ def _resolved(study: Study, points: list[tuple[Point, RunConfig]], data: DataSet
             task = Task(point.name, config, run_id(config, data.digest), point.group)
         except FavoritError as error:
             raise FavoritError(f"study {study.name}, point {point.name!r}: {error}") from None
-        if (first := ids.setdefault(task.id, task.name)) != task.name:
-            raise FavoritError(f"study {study.name}: points {first!r} and {task.name!r} are the same run ({task.id})")
         tasks.append(task)
     return tasks
 
@@ -153,13 +192,18 @@ def index_path(study: Study, options: Options, out: str | Path) -> Path:
     return Path(out) / ".studies" / study.name / f"{study.digest(options)}.json"
 
 
+def _row(task: Task) -> list[Any]:
+    """The values of the `Entry` of a task."""
+    return [task.name, task.group, task.id, task.merged]
+
+
 def write_index(plan: Plan, out: str | Path) -> None:
     """Stores the run identifiers of a plan. Writes nothing if a data set is missing."""
     if plan.absent:
         return
     path = index_path(plan.study, plan.options, out)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, {"schema": INDEX, "points": [[task.name, task.group, task.id] for task in plan.tasks]})
+    write_json(path, {"schema": INDEX, "points": [_row(task) for task in plan.tasks]})
 
 
 def stored_digests(*folders: str | Path | None) -> dict[str, str]:
@@ -183,4 +227,4 @@ def entries(
         plan = make_plan(study, options, data_dir=data_dir, digests=lambda: stored_digests(out, pack))
         if os.path.isdir(out):
             write_index(plan, out)
-        return [Entry(task.name, task.group, task.id) for task in plan.tasks]
+        return [Entry(*_row(task)) for task in plan.tasks]

@@ -21,14 +21,16 @@ from pydantic import BeforeValidator
 
 from favorit.config import Config, RunConfig
 from favorit.errors import FavoritError
+from favorit.files import read_yaml
 from favorit.locks import try_hold
 from favorit.spec import NonNegativeInt
-from favorit.study.estimate import shape, trained_images
+from favorit.study.estimate import trained_images
 from favorit.study.load import load_study
 from favorit.study.plan import make_plan, stored_digests
 from favorit.study.runner import Report, choose_backend, prepare, survey, train_tasks
 from favorit.study.study import FULL, Options
 from favorit.study.tasks import Ended, Task, TaskEvent
+from favorit.study.timings import shape
 
 
 def _as_list(value: Any) -> Any:
@@ -147,14 +149,7 @@ class Queue:
 
 def read_queue(path: str | Path) -> tuple[list[QueueEntry], list[str]]:
     """The entries of a queue file, and one line for each invalid one."""
-    import yaml
-
-    try:
-        rows = yaml.safe_load(Path(path).read_text())
-    except OSError as error:
-        raise FavoritError(f"queue {path}: {(error.strerror or str(error)).lower()}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise FavoritError(f"queue {path} is not YAML: {' '.join(str(error).split())}") from None
+    rows = read_yaml(Path(path), f"queue {path}")
     if not isinstance(rows, list):
         raise FavoritError(
             f"queue {path} must be a list of entries such as {{study: hybrids, scale: small, seeds: [0, 1, 2]}}"

@@ -17,13 +17,14 @@ from favorit.config import RunConfig
 @dataclass(frozen=True)
 class Task:
     """A run to train: the name of its point, its configuration, and its identifier. Tasks of one `group` differ only in
-    seed or fold.
+    seed or fold. `merged` has the groups of the other points of the study that are the same run.
     """
 
     name: str
     config: RunConfig
     id: str
     group: str = ""
+    merged: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from favorit.config import RunConfig
 from favorit.data import load_dataset
 from favorit.errors import FavoritError, check_positive, unknown
 from favorit.training.components import sources
+from favorit.process import check_accelerator
 from favorit.tuning.events import StudyStarted, TuneEvent
 from favorit.tuning.objective import OBJECTIVES, identify_run
 from favorit.tuning.plan import Plan
@@ -75,8 +76,8 @@ def tune(
         workers=workers,
         repeats=repeats,
     )
-    plan.lock_dir.mkdir(parents=True, exist_ok=True)
     with _optuna_errors_only(), open_storage(plan.storage, plan.out) as backend:
+        plan.lock_dir.mkdir(parents=True, exist_ok=True)
         study = _create_study(plan, backend)
         emit = listen or (lambda event: None)
         finished = sum(trial.state.is_finished() for trial in study.get_trials(deepcopy=False))
@@ -104,6 +105,7 @@ def _plan(
         raise FavoritError(f"the objective {','.join(objectives)!r} is not valid: use accuracy, or accuracy,latency")
     if not re.fullmatch(r"[\w.-]+", name):
         raise FavoritError(f"the study's name {name!r} is not valid: use letters, digits, '-', '_' and '.'")
+    check_accelerator(options["accelerator"])
     check_positive(workers=options["workers"], **({} if trials is None else {"trials": trials}))
     data = space.base.data
     if not data.validation and data.folds is None:
