@@ -17,8 +17,8 @@ from optuna.storages import BaseStorage
 from favorit.config import RunConfig
 from favorit.data import load_dataset
 from favorit.errors import FavoritError, check_positive, unknown
-from favorit.training.components import sources
 from favorit.process import check_accelerator
+from favorit.training.components import sources
 from favorit.tuning.events import StudyStarted, TuneEvent
 from favorit.tuning.objective import OBJECTIVES, identify_run
 from favorit.tuning.plan import Plan
