@@ -27,6 +27,7 @@ ORDER = [
         "display",
         "seeds",
         "grids",
+        "tensors",
         "measure",
         "process",
         "workers",
@@ -36,7 +37,7 @@ ORDER = [
     ],
     ["attention", "position"],
     ["model"],
-    ["catalog", "data", "training", "evaluate"],
+    ["catalog", "data", "training", "metrics"],
     ["study", "studies", "tuning", "bench", "selftest"],
     ["cli", "demo", "__main__"],
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable
 
 
@@ -23,3 +24,9 @@ def check_positive(**values: object) -> None:
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise FavoritError(f"{name}={value!r} is not valid: an integer of at least 1")
+
+
+def check_path(name: str, path: object) -> None:
+    """Raises an error unless `path` is text or a path object."""
+    if not isinstance(path, str | os.PathLike) or isinstance(path, bytes):
+        raise FavoritError(f"{name} must be a path, not {type(path).__name__}")

@@ -15,8 +15,9 @@ from favorit import seeds
 from favorit.attention.local import LOCALS
 from favorit.attention.mixer import Mixer, UnprojectedTokens, build_mixer
 from favorit.errors import FavoritError, check_positive
-from favorit.grids import Grid
+from favorit.grids import Grid, check_grid
 from favorit.position import Position, acts_on_qk, build_position
+from favorit.tensors import check_tensor
 
 
 class Attention(nn.Module):
@@ -56,8 +57,11 @@ class Attention(nn.Module):
         self.norm_q = HeadNorm(self.head_dim) if qk_norm else nn.Identity()
         self.norm_k = HeadNorm(self.head_dim) if qk_norm else nn.Identity()
         shape: dict[str, Any] = dict(heads=heads, head_dim=self.head_dim, prefix=prefix, layer=layer, seed=seed)
+        if grid is not None:
+            check_grid(grid)
         tokens = None if grid is None else prefix + math.prod(grid)
         self.mixer = mixer if isinstance(mixer, Mixer) else build_mixer(mixer, tokens=tokens, **shape)
+        self._check_mixer()
         self.position = (
             position if isinstance(position, Position) else build_position(position, dim=dim, grid=grid, **shape)
         )
@@ -76,9 +80,9 @@ class Attention(nn.Module):
 
         Without a grid, tokens lie in one row.
         """
-        grid = (1, x.shape[1] - prefix) if grid is None else grid
+        grid = self._check_tokens(x, grid, prefix)
         if num_queries is not None and key_mask is None and self._can_skip_projections():
-            x = self._add_position(x, grid, prefix)
+            x = self.position.tokens(x, grid, prefix)
             return self._project_out(self.mixer.read(*self._first_queries(x, num_queries)))
         q, k, v = self._project_qkv(x, grid, prefix)
         mixed = self.mixer(q if num_queries is None else q[:, :, :num_queries], k, v, key_mask=key_mask)
@@ -86,9 +90,9 @@ class Attention(nn.Module):
             mixed = mixed + self.local(v, grid, prefix)[:, :, : mixed.shape[2]]
         return self._project_out(mixed)
 
-    def weights(self, x: Tensor, grid: Grid, prefix: int = 0, key_mask: Tensor | None = None) -> Tensor:
+    def weights(self, x: Tensor, grid: Grid | None = None, prefix: int = 0, key_mask: Tensor | None = None) -> Tensor:
         """The attention map (B,H,N,N), also for mixers that never form one."""
-        q, k, _ = self._project_qkv(x, grid, prefix)
+        q, k, _ = self._project_qkv(x, self._check_tokens(x, grid, prefix), prefix)
         return self.mixer.weights(q, k, key_mask=key_mask)
 
     def explain(self, batch: int, tokens: int, num_queries: int | None = None) -> str:
@@ -100,19 +104,22 @@ class Attention(nn.Module):
         q, k, v = parameter.new_empty(3, batch, self.heads, tokens, self.head_dim).requires_grad_()
         return self.mixer.explain(q[:, :, :num_queries], k, v)
 
-    def _add_position(self, x: Tensor, grid: Grid, prefix: int) -> Tensor:
+    def _check_tokens(self, x: Tensor, grid: Grid | None, prefix: int) -> Grid:
+        """The grid of the tokens x. Raises an error if their dtype, width or number does not fit."""
+        check_tensor("x", x, ("B", "N", self.dim), weight=self.qkv.weight)
         self._check_prefix(prefix)
-        if x.shape[-1] != self.dim:
-            raise FavoritError(f"got tokens of width {x.shape[-1]}, but dim={self.dim}")
+        if grid is None:
+            return (1, x.shape[1] - prefix)
+        check_grid(grid)
         expected = prefix + math.prod(grid)
         if x.shape[1] != expected:
             raise FavoritError(
                 f"got {x.shape[1]} tokens, but prefix={prefix} and grid={tuple(grid)} make {expected} tokens"
             )
-        return self.position.tokens(x, grid, prefix)
+        return grid
 
     def _project_qkv(self, x: Tensor, grid: Grid, prefix: int) -> tuple[Tensor, Tensor, Tensor]:
-        q, k, v = self._split_heads(self.qkv(self._add_position(x, grid, prefix)))
+        q, k, v = self._split_heads(self.qkv(self.position.tokens(x, grid, prefix)))
         q, k = self.position.qk(self.norm_q(q), self.norm_k(k), grid, prefix)
         return q, k, v
 
@@ -139,6 +146,15 @@ class Attention(nn.Module):
         q = F.linear(x[:, :num_queries], weight[0].flatten(0, 1), None if bias is None else bias[0].flatten())
         q = q.unflatten(-1, shape[1:]).transpose(1, 2)
         return q, UnprojectedTokens(x, weight[1:], None if bias is None else bias[1:])
+
+    def _check_mixer(self) -> None:
+        """Raises an error if a given mixer was built for other heads."""
+        built = (self.mixer.heads, self.mixer.head_dim)
+        if built != (None, None) and built != (self.heads, self.head_dim):
+            raise FavoritError(
+                f"the mixer was built for {built[0]} heads of width {built[1]}, "
+                f"but this layer has {self.heads} of width {self.head_dim}: build it with the same heads and head_dim"
+            )
 
     def _check_prefix(self, prefix: int) -> None:
         if prefix and self.mixer.causal:

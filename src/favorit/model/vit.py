@@ -24,6 +24,7 @@ from favorit.model.layout import layers
 from favorit.model.presets import preset
 from favorit.model.stem import STEMS
 from favorit.position import Absolute, QueryKeyPosition, build_position
+from favorit.tensors import check_tensor
 
 
 class ViT(nn.Module):
@@ -95,10 +96,9 @@ class ViT(nn.Module):
 
     def features(self, images: Tensor, num_queries: int | None = None) -> Tensor:
         """(B, prefix + N, C): the tokens after the last block, or the first `num_queries` of them."""
-        if images.ndim != 4 or images.shape[1] != self.config.channels:
-            raise FavoritError(
-                f"images of shape {tuple(images.shape)} are not valid: expected (B, {self.config.channels}, H, W)"
-            )
+        weight = next(self.stem.parameters(), None)
+        hint = ": normalize them first; favorit.load(run).predict(...) does it, from uint8"
+        check_tensor("images", images, ("B", self.config.channels, "H", "W"), weight=weight, hint=hint)
         x, grid = self.stem(images)
         prefix = self.head.prefix
         if self.class_token is not None:

@@ -105,6 +105,7 @@ class Attempt:
                 workers=plan.workers,
                 read=self.read,
                 listen=on_event,
+                progress=False,
             )
         if run.result["status"] == "pruned":
             return Outcome(TrialState.PRUNED)

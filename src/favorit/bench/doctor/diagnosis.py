@@ -15,9 +15,9 @@ from favorit.bench.doctor.layer_stats import Finding, LayerStats
 from favorit.bench.memory import check_fits
 from favorit.errors import check_positive
 from favorit.model.layout import layers
+from favorit.training.handle import Run
 from favorit.training.inference import load, load_data
 from favorit.training.loaders import build_loaders
-from favorit.training.run import Run
 
 BATCH = 64
 
