@@ -26,7 +26,7 @@ def evaluate(
     """
     from favorit.cli.console import open_console
     from favorit.cli.tables import class_table
-    from favorit.training.inference import evaluate_run
+    from favorit.training.inference import evaluate as evaluate_run
 
     found = evaluate_run(run, data_dir)
     if as_json:

@@ -21,7 +21,7 @@ from favorit.training.records import status as run_status
 from favorit.training.stored import has_ended
 
 
-@dataclass
+@dataclass(repr=False)
 class Report:
     """The status of a study by the names of its points: results of complete runs, errors of failed runs, missing tasks.
 
@@ -36,6 +36,16 @@ class Report:
     results: dict[str, dict[str, Any]] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
     missing: dict[str, Task] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        tasks = self.plan.tasks
+        outcomes = {name: f"test {result['test']['accuracy']:.2%}" for name, result in self.results.items()}
+        outcomes |= self.errors
+        head = f"<Report of {self.plan.study.name}: {len(self.results)} of {len(tasks)} points done"
+        failed = f", {len(self.errors)} failed" if self.errors else ""
+        return "\n".join(
+            [f"{head}{failed}>", *(f"{task.name}   {outcomes.get(task.name, 'missing')}" for task in tasks)]
+        )
 
     def update(self, event: TaskEvent) -> None:
         """Records an event of a backend. Writes the error of a failed run to its folder, and packs finished runs."""

@@ -25,9 +25,9 @@ class Run:
 
     path: Path
 
-    def __post_init__(self) -> None:
-        check_path("path", self.path)
-        object.__setattr__(self, "path", Path(self.path))
+    def __init__(self, path: str | Path) -> None:
+        check_path("path", path)
+        object.__setattr__(self, "path", Path(path))
 
     def __repr__(self) -> str:
         return f"<Run {self.id}: {self._summary()}, {self.path}>"

@@ -20,8 +20,9 @@ from favorit.data.pixels import as_batch, as_image, as_tensor, is_pil
 from favorit.errors import FavoritError, check_positive
 from favorit.model import ViT, create_model
 from favorit.model.layout import layers, shorten
+from favorit.training import evaluation
 from favorit.training.checkpoint import load_weights
-from favorit.training.evaluation import evaluate, report
+from favorit.training.evaluation import report
 from favorit.training.find import open_run
 from favorit.training.handle import Run
 from favorit.training.loaders import build_loaders
@@ -231,7 +232,7 @@ class EvaluatedRun(dict[str, Any]):
         )
 
 
-def evaluate_run(run: str | Path | Run, data_dir: str | Path | None = None, *, data: Any = None) -> EvaluatedRun:
+def evaluate(run: str | Path | Run, data_dir: str | Path | None = None, *, data: Any = None) -> EvaluatedRun:
     """Repeats the test of a complete run on its own test images: metrics, times, size, flags and classes.
 
     `data` are the images of a run on arrays, as given to `favorit.train`.
@@ -248,7 +249,9 @@ def evaluate_run(run: str | Path | Run, data_dir: str | Path | None = None, *, d
         raise FavoritError(f"{path} is {state}, not complete: {reason}; `favorit runs` lists all runs")
     trained, config = load(path), RunConfig(**saved["config"])
     loaded = load_data(path, data_dir, data)
-    found = evaluate(trained.model, build_loaders(config, loaded, 0, 1).test, torch.device("cpu"), trained.precision)
+    found = evaluation.evaluate(
+        trained.model, build_loaders(config, loaded, 0, 1).test, torch.device("cpu"), trained.precision
+    )
     image = torch.zeros(1, config.model.channels, *config.model.image_size)
     return EvaluatedRun(classes=trained.classes, flags=result["flags"], **report(trained.model, found, image))
 
