@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
@@ -23,15 +24,21 @@ class Config(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
-    def __init__(self, **values: Any) -> None:
+    def __init__(self, *positional: Any, **values: Any) -> None:
         known = type(self).model_fields
+        if positional:
+            own = type(self).__name__
+            raise FavoritError(
+                f"{own} takes its fields by name, such as {own}({next(iter(known))}=...), not {positional[0]!r}"
+            )
         for name in values:
             if name not in known:
                 raise unknown(f"field of {type(self).__name__}", name, known)
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise FavoritError("; ".join(_message(problem) for problem in error.errors())) from None
+            # dict.fromkeys: the members of a union give the same message.
+            raise FavoritError("; ".join(dict.fromkeys(map(_message, error.errors())))) from None
 
     def replace(self: Self, **changes: Any) -> Self:
         """A copy with these fields changed, validated again."""
@@ -52,6 +59,8 @@ def _message(problem: Any) -> str:
         return f"{name}: {message}" if name and not message.startswith(name) else message
     if problem["type"] == "missing":
         return f"{name} is missing"
+    if problem["type"] in ("model_type", "model_attributes_type"):
+        return f"{name}={problem['input']!r} is not valid: a dictionary with fields of {problem['ctx']['class_name']}"
     return f"{name}={problem['input']!r} is not valid: {problem['msg'].lower()}"
 
 
@@ -208,6 +217,17 @@ class RunConfig(Config):
 
 # The sections of a run's configuration.
 SECTIONS: dict[str, type[Config]] = {"model": ModelConfig, "data": DataConfig, "train": TrainConfig}
+
+
+def as_run_config(config: object) -> RunConfig:
+    """The configuration of a RunConfig or a dictionary. Raises an error for other types."""
+    if isinstance(config, RunConfig):
+        return config
+    if isinstance(config, Mapping):
+        return RunConfig(**{str(name): value for name, value in config.items()})
+    given = repr(config) if isinstance(config, str | int | float | None) else f"a {type(config).__name__}"
+    example = "such as {'data': {'name': 'digits'}, 'train': {'epochs': 3}}"
+    raise FavoritError(f"config must be a RunConfig or a dictionary, {example}, not {given}")
 
 
 def identify(content: Any) -> str:

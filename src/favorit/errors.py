@@ -14,7 +14,7 @@ class FavoritError(ValueError):
 def unknown(kind: str, name: str, known: Iterable[str]) -> FavoritError:
     """The error for an unknown name, with the nearest match and all known names."""
     names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}? " if near else ""
     return FavoritError(f"unknown {kind} {name!r}: {hint}known: {', '.join(names) or 'none'}")
 

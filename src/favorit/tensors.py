@@ -22,7 +22,7 @@ def check_tensor(
     """Raises an error unless `x` is a tensor with these `axes`: a number is the size of an axis, text names a free one.
 
     Its dtype must be `dtype`, by default any floating-point type. Without autocast, it must also be the dtype of
-    `weight`, the first parameter that multiplies `x`. `hint` ends the message.
+    `weight`, the first parameter that multiplies `x`. `hint` ends the message about a wrong type.
     """
     if isinstance(x, Tensor) and x.ndim == len(axes) and (x.is_floating_point() if dtype is None else x.dtype is dtype):
         for size, expected in zip(x.shape, axes):
@@ -35,14 +35,17 @@ def check_tensor(
     kind = "floating-point" if dtype is None else str(dtype).removeprefix("torch.")
     shape = f"({', '.join(map(str, axes))})"
     given = f"{x.dtype} {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
-    raise FavoritError(f"{name} must be a {kind} tensor of shape {shape}, not {given}{hint}")
+    is_wrong_shape = isinstance(x, Tensor) and (x.is_floating_point() if dtype is None else x.dtype is dtype)
+    raise FavoritError(f"{name} must be a {kind} tensor of shape {shape}, not {given}{'' if is_wrong_shape else hint}")
 
 
 def _check_same_dtype(name: str, x: Tensor, weight: nn.Parameter) -> None:
     # Autocast converts half and single precision, but not fp64.
     is_converted = is_autocast_enabled(x) and torch.float64 not in (x.dtype, weight.dtype)
     if weight.is_floating_point() and not is_converted:
-        raise FavoritError(f"{name} is {x.dtype}, but the weights are {weight.dtype}: convert it with {name}.to(dtype)")
+        raise FavoritError(
+            f"{name} is {x.dtype}, but the weights are {weight.dtype}: convert it with {name}.to({weight.dtype})"
+        )
 
 
 def check_attention_inputs(

@@ -51,7 +51,7 @@ class Attention(nn.Module):
         super().__init__()
         self.dim, self.heads, self.head_dim = dim, heads, head_width(dim, heads, head_dim)
         inner = self.heads * self.head_dim
-        seed = seeds.fresh() if seed is None else seed
+        seed = seeds.chosen(seed)
         self.qkv = nn.Linear(dim, 3 * inner, bias=qkv_bias)
         self.out = nn.Linear(inner, dim, bias=out_bias)
         self.norm_q = HeadNorm(self.head_dim) if qk_norm else nn.Identity()
@@ -109,6 +109,8 @@ class Attention(nn.Module):
         check_tensor("x", x, ("B", "N", self.dim), weight=self.qkv.weight)
         self._check_prefix(prefix)
         if grid is None:
+            if prefix and prefix > x.shape[1]:
+                raise FavoritError(f"got {x.shape[1]} tokens, fewer than prefix={prefix}")
             return (1, x.shape[1] - prefix)
         check_grid(grid)
         expected = prefix + math.prod(grid)
@@ -157,6 +159,8 @@ class Attention(nn.Module):
             )
 
     def _check_prefix(self, prefix: int) -> None:
+        if isinstance(prefix, bool) or not isinstance(prefix, int) or prefix < 0:
+            raise FavoritError(f"prefix={prefix!r} is not valid: the number of class tokens before the grid, 0 or more")
         if prefix and self.mixer.causal:
             raise FavoritError(
                 f"a causal mixer with prefix={prefix} (head=cls) is not valid: "

@@ -116,7 +116,7 @@ def build_mixer(
     it. Random features are a function of (seed, layer). Without a seed, torch's global generator draws one.
     """
     check_positive(heads=heads, head_dim=head_dim, **({} if tokens is None else {"tokens": tokens}))
-    seed = seeds.fresh() if seed is None else seed
+    seed = seeds.chosen(seed)
     mixer = MIXERS.build(spec, heads=heads, head_dim=head_dim, tokens=tokens, prefix=prefix, layer=layer, seed=seed)
     mixer.heads, mixer.head_dim = heads, head_dim
     return mixer

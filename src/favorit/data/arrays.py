@@ -51,12 +51,16 @@ def build_dataset(
     tested = None if test is None else _part(test, "test", train)
     validated = None if validation is None else _part(validation, "validation", train)
     names = _class_names(classes if classes is not None else getattr(given, "classes", None), train)
+    if len(names) < 2:
+        raise FavoritError("the training labels have only one class: give at least two, as 0, 1, ...")
     for part, own in (("training", train), ("test", tested), ("validation", validated)):
         if own is not None:
             _check_range(own.labels, len(names), part)
     if missing := sorted(set(range(len(names))) - set(train.labels.tolist())):
         numbers = ", ".join(map(str, missing[:5]))
-        raise FavoritError(f"no training image has the label {numbers}: labels are 0 to {len(names) - 1}, each in use")
+        raise FavoritError(
+            f"no training image has the label {numbers}: labels count from 0, and each class needs an image"
+        )
     if tested is None:
         try:
             kept, held_out = hold_out_test(train.labels, len(names), seed=0)
@@ -165,7 +169,9 @@ def _class_names(given: Any, train: Images) -> tuple[str, ...]:
 
 
 def _check_range(labels: Tensor, classes: int, part: str) -> None:
-    bad = ((labels < 0) | (labels >= classes)).nonzero()
+    if labels.min() < 0:
+        raise FavoritError(f"the {part} labels start at {int(labels.min())}: labels count from 0")
+    bad = (labels >= classes).nonzero()
     if len(bad):
         index = int(bad[0])
         raise FavoritError(

@@ -97,7 +97,7 @@ class ViT(nn.Module):
     def features(self, images: Tensor, num_queries: int | None = None) -> Tensor:
         """(B, prefix + N, C): the tokens after the last block, or the first `num_queries` of them."""
         weight = next(self.stem.parameters(), None)
-        hint = ": normalize them first; favorit.load(run).predict(...) does it, from uint8"
+        hint = ": favorit.load(run).predict(...) takes files and raw images"
         check_tensor("images", images, ("B", self.config.channels, "H", "W"), weight=weight, hint=hint)
         x, grid = self.stem(images)
         prefix = self.head.prefix
@@ -191,6 +191,6 @@ def create_model(preset_or_config: str | ModelConfig, *, seed: int | None = None
     config = preset(preset_or_config) if isinstance(preset_or_config, str) else preset_or_config
     if not isinstance(config, ModelConfig):
         raise FavoritError(f"create_model needs the name of a preset or a ModelConfig, not {type(config).__name__}")
-    seed = seeds.fresh() if seed is None else seed
+    seed = seeds.chosen(seed)
     with seeds.global_stream(seed, "init"):
         return ViT(config.replace(**overrides), seed)

@@ -147,6 +147,10 @@ def start(
 
     The generator updates the report before it yields an event. Closing the generator stops the workers.
     """
+    if not isinstance(options, Options | None):
+        raise FavoritError(f"options={options!r} is not valid: write them as Options(scale='small')")
+    if hours is not None and not (isinstance(hours, int | float) and hours >= 0):
+        raise FavoritError(f"hours={hours!r} is not valid: a number of at least 0, or None")
     backend = choose_backend(workers=workers, ray=ray, cpus=cpus, gpus=gpus)
     study = study if isinstance(study, Study) else load_study(study)
     report = prepare(make_plan(study, options or Options(), data_dir=data_dir, fetch=True), out, pack)

@@ -6,7 +6,6 @@ order everywhere.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -247,7 +246,7 @@ def read_variant(given: RunLike | Sequence[RunLike]) -> Variant:
     from favorit.training import Run
     from favorit.training.find import open_run
 
-    listed = [given] if isinstance(given, Run | str | os.PathLike) else list(given)
+    listed: list[Any] = list(given) if isinstance(given, list | tuple) else [given]
     if not listed:
         raise FavoritError("a variant needs at least one run folder: none is given")
     runs = tuple(each if isinstance(each, Run) else Run(each) for each in listed)

@@ -26,7 +26,7 @@ class Run:
     path: Path
 
     def __init__(self, path: str | Path) -> None:
-        check_path("path", path)
+        check_path("run", path)
         object.__setattr__(self, "path", Path(path))
 
     def __repr__(self) -> str:

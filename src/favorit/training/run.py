@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 
 from favorit import seeds
 from favorit.attention.local import LOCALS
-from favorit.config import DataConfig, ModelConfig, RunConfig, identify
+from favorit.config import DataConfig, ModelConfig, RunConfig, as_run_config, identify
 from favorit.data import AUGMENTS, PREPROCESSES, DataSet, as_dataset, build_preprocess, load_dataset, with_absolute_path
 from favorit.data.datasets import ARRAYS
 from favorit.errors import FavoritError, check_path, check_positive
@@ -123,11 +123,13 @@ def train(
         run = favorit.train({"data": {"name": "digits"}, "train": {"epochs": 3}})
         run.result["test"]["accuracy"]
     """
-    config = _as_config(config)
+    config = as_run_config(config)
     check_path("out", out)
     if Path(out).exists() and not Path(out).is_dir():
         raise FavoritError(f"{out} is a file: give a folder for runs, which is created if it does not exist")
     check_positive(devices=devices, workers=workers)
+    if listen is not None and not callable(listen):
+        raise FavoritError(f"listen={listen!r} is not valid: a function of an event and a RunConfig, or None")
     if data is None:
         loaded = read(config.data.name, data_dir)
     else:
@@ -142,16 +144,6 @@ def train(
 
         options: dict[str, Any] = dict(compiled=compiled, checkpoint_seconds=checkpoint_seconds, workers=workers)
         return _train(config, loaded, Path(out), accelerator, devices, on_event, **options)
-
-
-def _as_config(config: object) -> RunConfig:
-    if isinstance(config, RunConfig):
-        return config
-    if isinstance(config, Mapping) and all(isinstance(name, str) for name in config):
-        return RunConfig(**config)
-    example = "such as {'data': {'name': 'digits'}, 'train': {'epochs': 3}}"
-    given = repr(config) if isinstance(config, str | int | float | None) else f"a {type(config).__name__}"
-    raise FavoritError(f"config must be a RunConfig or a dictionary, {example}, not {given}")
 
 
 def _on_arrays(config: RunConfig) -> RunConfig:

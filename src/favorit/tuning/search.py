@@ -14,9 +14,9 @@ import torch
 from optuna.pruners import NopPruner
 from optuna.storages import BaseStorage
 
-from favorit.config import RunConfig
+from favorit.config import RunConfig, as_run_config
 from favorit.data import load_dataset
-from favorit.errors import FavoritError, check_positive, unknown
+from favorit.errors import FavoritError, check_path, check_positive, unknown
 from favorit.tuning.events import StudyStarted, TuneEvent
 from favorit.tuning.objective import OBJECTIVES, identify_run
 from favorit.tuning.plan import Plan
@@ -56,10 +56,13 @@ def tune(
     `objectives=("accuracy", "latency")` the result has a Pareto front. All draws follow from `base.seed`. With several
     `workers`, call it below `if __name__ == "__main__":`, as multiprocessing requires.
     """
+    check_path("out", out)
+    if isinstance(objectives, str):
+        objectives = objectives.split(",")
     if not isinstance(space, Space):
         space = read_space(space)
     if base is not None:
-        space = replace(space, base=RunConfig(**base) if isinstance(base, dict) else base)
+        space = replace(space, base=as_run_config(base))
     plan = _plan(
         space,
         name=name or space.name,

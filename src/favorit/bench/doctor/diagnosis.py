@@ -15,7 +15,7 @@ from favorit.attention import Attention
 from favorit.bench.doctor.advice import Advice, advise, summarize
 from favorit.bench.doctor.layer_stats import Finding, LayerStats
 from favorit.bench.memory import check_fits
-from favorit.errors import check_positive
+from favorit.errors import FavoritError, check_positive
 from favorit.model.layout import layers
 from favorit.training.find import open_run
 from favorit.training.handle import Run
@@ -87,6 +87,10 @@ def diagnose(
 ) -> list[Finding]:
     """The findings of `doctor`."""
     check_positive(images=images)
+    if not isinstance(counts, list | tuple):
+        raise FavoritError(f"counts={counts!r} is not valid: a list of numbers of features, such as [64, 128]")
+    for count in counts:
+        check_positive(counts=count)
     run = run if isinstance(run, Run) else Run(Path(run))
     loaded, config = load(run), run.config
     attentions = [module for module in loaded.model.modules() if isinstance(module, Attention)]
