@@ -31,9 +31,11 @@ class Config(BaseModel):
             raise FavoritError(
                 f"{own} takes its fields by name, such as {own}({next(iter(known))}=...), not {positional[0]!r}"
             )
-        for name in values:
+        for name, value in values.items():
             if name not in known:
                 raise unknown(f"field of {type(self).__name__}", name, known)
+            if isinstance(value, Mapping) and not all(isinstance(field, str) for field in value):
+                raise FavoritError(f"{name}={value!r} is not valid: the names of its fields must be text")
         try:
             super().__init__(**values)
         except ValidationError as error:

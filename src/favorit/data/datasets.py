@@ -20,7 +20,7 @@ from favorit.data.images import DataSet, Images, make_dataset
 from favorit.data.names import CIFAR10_CLASSES, CIFAR100_CLASSES, DIGITS, FASHION_CLASSES
 from favorit.data.sources import fetch, fetch_named
 from favorit.data.splits import split
-from favorit.errors import FavoritError
+from favorit.errors import FavoritError, check_path
 from favorit.spec import NonNegativeInt, PositiveInt, Registry, Spec, parse
 
 DataDir = str | os.PathLike[str] | None
@@ -94,6 +94,8 @@ CARDS: dict[str, Card] = {
 
 def load_dataset(text: str, data_dir: DataDir = None) -> DataSet:
     """The data set of a spec such as `cifar10` or `folder:PATH`. Missing files are fetched into the data directory."""
+    if data_dir is not None:
+        check_path("data_dir", data_dir)
     return DATASETS.build(_spec(text), data_dir=data_dir)
 
 

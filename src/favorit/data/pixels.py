@@ -47,10 +47,11 @@ def as_tensor(values: Any, name: str) -> Tensor:
     """A tensor on the CPU from a tensor, a numpy array, or an object that converts itself to one, as PIL images do."""
     if isinstance(values, Tensor):
         return values.detach().cpu()
-    if not hasattr(values, "__array__") or isinstance(values, str):
+    if is_pil(values):
+        # 16- and 32-bit pixels are rejected below, because PIL would clip them.
+        values = values if values.mode in ("L", "RGB", "F") or values.mode.startswith("I") else values.convert("RGB")
+    elif not hasattr(values, "__array__"):
         raise FavoritError(f"{name} must be an array or a tensor, not {type(values).__name__}")
-    if is_pil(values) and values.mode not in ("L", "RGB", "F") and not values.mode.startswith("I"):
-        values = values.convert("RGB")
     array = np.asarray(values)
     try:
         return torch.from_numpy(np.ascontiguousarray(array).reshape(array.shape))

@@ -36,6 +36,8 @@ class ViT(nn.Module):
 
     def __init__(self, config: ModelConfig, seed: int) -> None:
         super().__init__()
+        if not isinstance(config, ModelConfig):
+            raise FavoritError(f"ViT needs a ModelConfig, not {config!r}: create_model(...) builds presets")
         self.config = config
         mixers = layers(config.layout, config.performer, config.depth)
         self.stem = STEMS.build(

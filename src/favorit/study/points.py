@@ -93,7 +93,14 @@ class Points(Sequence[Changes]):
 
     def where(self, holds: Callable[[Changes], bool]) -> Points:
         """The points for which `holds` returns true. Use `point.get` for fields that only some points have."""
-        return Points(*(point for point in self if holds(point)))
+        if not callable(holds):
+            raise FavoritError(
+                f"where needs a function of a point, such as lambda point: point['seed'] < 2, not {holds!r}"
+            )
+        try:
+            return Points(*(point for point in self if holds(point)))
+        except KeyError as error:
+            raise FavoritError(f"where: a point has no field {error}: use point.get({error}, default)") from None
 
 
 def _check_points(others: object, operator: str) -> None:

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from favorit.errors import FavoritError
+from favorit.errors import FavoritError, check_path
 from favorit.study.load import load_study
 from favorit.study.packing import create_pack_folder, pack_stored
 from favorit.study.plan import Plan, entries, make_plan, write_index
@@ -147,6 +147,7 @@ def start(
 
     The generator updates the report before it yields an event. Closing the generator stops the workers.
     """
+    check_path("out", out)
     if not isinstance(options, Options | None):
         raise FavoritError(f"options={options!r} is not valid: write them as Options(scale='small')")
     if hours is not None and not (isinstance(hours, int | float) and hours >= 0):

@@ -46,6 +46,8 @@ class Options:
         check_positive(**{name: value for name, value in given.items() if value is not None})
         if not isinstance(self.seeds, tuple | list) or not all(isinstance(seed, int) for seed in self.seeds):
             raise FavoritError(f"seeds={self.seeds!r} is not valid: a tuple of integers, such as (0, 1, 2)")
+        if not isinstance(self.only, str | tuple | None):
+            raise FavoritError(f"only={self.only!r} is not valid: a part of a point's name, or a tuple of these")
 
     @property
     def patterns(self) -> tuple[str, ...]:
@@ -73,6 +75,10 @@ class Scale:
 
     changes: Changes = field(default_factory=dict)
     points: Points | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.changes, Mapping):
+            raise FavoritError(f"changes={self.changes!r} is not valid: a dictionary such as {{'train.epochs': 2}}")
 
 
 # Scales of every study. A study's own scales override them.

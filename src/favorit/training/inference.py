@@ -153,9 +153,10 @@ class TrainedModel:
         """uint8 (N, C, H, W)."""
         pixels, expected = as_batch(images, "images"), (self.channels, *self.image_size)
         if tuple(pixels.shape[1:]) != expected:
+            given = tuple(getattr(images, "shape", pixels.shape))
             raise FavoritError(
-                f"images have shape {tuple(pixels.shape[1:])} (channels, rows, columns), but the run was trained on "
-                f"{expected}: give files or PIL images to have them resized"
+                f"images have the shape {given}, but the run was trained on {expected} (channels, rows, columns): "
+                "give files or PIL images to have them resized"
             )
         return pixels
 

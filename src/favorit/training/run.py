@@ -128,6 +128,8 @@ def train(
     if Path(out).exists() and not Path(out).is_dir():
         raise FavoritError(f"{out} is a file: give a folder for runs, which is created if it does not exist")
     check_positive(devices=devices, workers=workers)
+    if not isinstance(checkpoint_seconds, int | float):
+        raise FavoritError(f"checkpoint_seconds={checkpoint_seconds!r} is not valid: a number of seconds")
     if listen is not None and not callable(listen):
         raise FavoritError(f"listen={listen!r} is not valid: a function of an event and a RunConfig, or None")
     if data is None:

@@ -57,6 +57,9 @@ def tune(
     `workers`, call it below `if __name__ == "__main__":`, as multiprocessing requires.
     """
     check_path("out", out)
+    for option, text in (("name", name), ("storage", storage), ("sampler", sampler), ("pruner", pruner)):
+        if not isinstance(text, str | None):
+            raise FavoritError(f"{option}={text!r} is not valid: text, or None")
     if isinstance(objectives, str):
         objectives = objectives.split(",")
     if not isinstance(space, Space):

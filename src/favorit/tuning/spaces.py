@@ -195,6 +195,8 @@ SPACES = {space.name: space for space in _ALL}
 def read_space(space: str | Path | Mapping[str, str]) -> Space:
     """The built-in space with this name, the space in this YAML file, or a space with these fields."""
     if isinstance(space, Mapping):
+        if not all(isinstance(name, str) for name in space):
+            raise FavoritError(f"the search space {dict(space)!r} must have names of fields, such as train.lr, as keys")
         return Space("tuning", dict(space))
     if not isinstance(space, str | os.PathLike):
         raise FavoritError(
