@@ -52,10 +52,10 @@ def as_tensor(values: Any, name: str) -> Tensor:
         values = values if values.mode in ("L", "RGB", "F") or values.mode.startswith("I") else values.convert("RGB")
     elif not hasattr(values, "__array__"):
         raise FavoritError(f"{name} must be an array or a tensor, not {type(values).__name__}")
-    array = np.asarray(values)
+    array = np.require(values, requirements=("C", "W"))  # torch shares the memory, and needs it writable
     try:
-        return torch.from_numpy(np.ascontiguousarray(array).reshape(array.shape))
-    except TypeError:
+        return torch.from_numpy(array)
+    except (TypeError, ValueError):
         raise FavoritError(f"{name} must hold numbers, not {array.dtype}: convert names to 0, 1, 2, ...") from None
 
 
