@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from favorit.training import Run as Run
     from favorit.training import load as load
     from favorit.training import train as train
-    from favorit.training.inference import Prediction as Prediction
-    from favorit.training.inference import TrainedModel as TrainedModel
     from favorit.training.inference import evaluate as evaluate
     from favorit.training.inference import predict as predict
     from favorit.training.records import runs as runs
+    from favorit.training.trained_model import Prediction as Prediction
+    from favorit.training.trained_model import TrainedModel as TrainedModel
     from favorit.tuning import tune as tune
 
 __version__ = "0.1.0"
@@ -49,10 +49,10 @@ _HOMES = {
     "Diagnosis": "favorit.bench.doctor.diagnosis",
     "FavoritError": "favorit.errors",
     "ModelConfig": "favorit.config",
-    "Prediction": "favorit.training.inference",
+    "Prediction": "favorit.training.trained_model",
     "Run": "favorit.training",
     "RunConfig": "favorit.config",
-    "TrainedModel": "favorit.training.inference",
+    "TrainedModel": "favorit.training.trained_model",
     "ViT": "favorit.model",
     "build_dataset": "favorit.data",
     "build_mixer": "favorit.attention",

@@ -39,8 +39,7 @@ class Config(BaseModel):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            # dict.fromkeys: the members of a union give the same message.
-            raise FavoritError("; ".join(dict.fromkeys(map(_message, error.errors())))) from None
+            raise FavoritError("; ".join(_message(problem) for problem in error.errors())) from None
 
     def replace(self: Self, **changes: Any) -> Self:
         """A copy with these fields changed, validated again."""
@@ -61,8 +60,6 @@ def _message(problem: Any) -> str:
         return f"{name}: {message}" if name and not message.startswith(name) else message
     if problem["type"] == "missing":
         return f"{name} is missing"
-    if problem["type"] in ("model_type", "model_attributes_type"):
-        return f"{name}={problem['input']!r} is not valid: a dictionary with fields of {problem['ctx']['class_name']}"
     return f"{name}={problem['input']!r} is not valid: {problem['msg'].lower()}"
 
 

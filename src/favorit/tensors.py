@@ -60,5 +60,10 @@ def check_attention_inputs(
     check_tensor("k", k, (batch, heads, "Nk", head_dim))
     keys = k.shape[2]
     check_tensor("v", v, (batch, heads, keys, head_dim))
+    check_key_mask(key_mask, batch, keys)
+
+
+def check_key_mask(key_mask: Any, batch: int, keys: int) -> None:
+    """Raises an error unless `key_mask` is None or boolean (B,Nk)."""
     if key_mask is not None:
         check_tensor("key_mask", key_mask, (batch, keys), torch.bool, hint=": it is True for the keys to keep")

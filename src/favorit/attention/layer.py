@@ -17,7 +17,7 @@ from favorit.attention.mixer import Mixer, UnprojectedTokens, build_mixer
 from favorit.errors import FavoritError, check_positive
 from favorit.grids import Grid, check_grid
 from favorit.position import Position, acts_on_qk, build_position
-from favorit.tensors import check_tensor
+from favorit.tensors import check_key_mask, check_tensor
 
 
 class Attention(nn.Module):
@@ -80,7 +80,7 @@ class Attention(nn.Module):
 
         Without a grid, tokens lie in one row.
         """
-        grid = self._check_tokens(x, grid, prefix)
+        grid = self._check_tokens(x, grid, prefix, key_mask)
         if num_queries is not None and key_mask is None and self._can_skip_projections():
             x = self.position.tokens(x, grid, prefix)
             return self._project_out(self.mixer.read(*self._first_queries(x, num_queries)))
@@ -92,7 +92,8 @@ class Attention(nn.Module):
 
     def weights(self, x: Tensor, grid: Grid | None = None, prefix: int = 0, key_mask: Tensor | None = None) -> Tensor:
         """The attention map (B,H,N,N), also for mixers that never form one."""
-        q, k, _ = self._project_qkv(x, self._check_tokens(x, grid, prefix), prefix)
+        grid = self._check_tokens(x, grid, prefix, key_mask)
+        q, k, _ = self._project_qkv(x, grid, prefix)
         return self.mixer.weights(q, k, key_mask=key_mask)
 
     def explain(self, batch: int, tokens: int, num_queries: int | None = None) -> str:
@@ -104,9 +105,10 @@ class Attention(nn.Module):
         q, k, v = parameter.new_empty(3, batch, self.heads, tokens, self.head_dim).requires_grad_()
         return self.mixer.explain(q[:, :, :num_queries], k, v)
 
-    def _check_tokens(self, x: Tensor, grid: Grid | None, prefix: int) -> Grid:
+    def _check_tokens(self, x: Tensor, grid: Grid | None, prefix: int, key_mask: Tensor | None) -> Grid:
         """The grid of the tokens x. Raises an error if their dtype, width or number does not fit."""
         check_tensor("x", x, ("B", "N", self.dim), weight=self.qkv.weight)
+        check_key_mask(key_mask, *x.shape[:2])
         self._check_prefix(prefix)
         if grid is None:
             if prefix and prefix > x.shape[1]:
