@@ -25,10 +25,20 @@ class Attention(nn.Module):
 
     Absolute positions are added to x, others act on q and k.
 
-    `mixer` and `position` are specs or modules. `grid` and `prefix` give the token layout: linformer needs them, and
-    learned positions use them for the size of their table (16x16 without a grid, interpolated in forward). `qk_norm`
-    normalizes q and k per head. `local="dwconv(3)"` adds a depthwise convolution of v. Without a seed, torch's global
-    generator draws one.
+    Args:
+        dim: The width C of the tokens.
+        heads: The number of heads. Their width is `head_dim`, by default dim / heads.
+        mixer: A spec such as `relu(m=64)` (`favorit list mixers`), or a Mixer.
+        position: A spec such as `rope2d` (`favorit list positions`), or a Position.
+        qk_norm: Normalize q and k per head.
+        local: A spec such as `dwconv(3)`, which adds a depthwise convolution of v.
+        grid, prefix: The token layout: rows and columns, after `prefix` class tokens. linformer needs them, and learned
+            positions use them for the size of their table (16x16 without a grid, interpolated in forward).
+        layer, seed: They determine random features. Without a seed, torch's global generator draws one.
+
+    Example:
+        layer = favorit.Attention(dim=64, heads=4, mixer="relu(m=128)", position="rope2d")
+        tokens = layer(torch.randn(8, 1 + 6 * 9, 64), grid=(6, 9), prefix=1)
     """
 
     def __init__(

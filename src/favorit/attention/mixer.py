@@ -114,6 +114,10 @@ def build_mixer(
 
     `tokens` is the number of keys, including the `prefix` class tokens. Only mixers of fixed length (linformer) need
     it. Random features are a function of (seed, layer). Without a seed, torch's global generator draws one.
+
+    Example:
+        mixer = favorit.build_mixer("relu(m=64)", heads=4, head_dim=16)
+        out = mixer(q, k, v)  # (B, heads, N, head_dim)
     """
     check_positive(heads=heads, head_dim=head_dim, **({} if tokens is None else {"tokens": tokens}))
     seed = seeds.chosen(seed)

@@ -185,10 +185,16 @@ def initialize(model: nn.Module) -> None:
 
 
 def create_model(preset_or_config: str | ModelConfig, *, seed: int | None = None, **overrides: Any) -> ViT:
-    """The model of a preset or configuration, with fields overridden: `create_model("vit-64", layout="intertwined")`.
+    """The model of a preset or configuration, with fields overridden.
 
-    The same seed gives the same model. Without a seed, one is drawn from torch's global generator, so
-    `torch.manual_seed` determines the model.
+    Args:
+        preset_or_config: The name of a preset (`favorit list presets`), or a ModelConfig.
+        seed: The same seed gives the same model. Without a seed, one is drawn from torch's global generator, so
+            `torch.manual_seed` determines the model.
+        overrides: Fields of ModelConfig: `layout`, `performer`, `position`, `image_size`, `classes`, `dim`, ...
+
+    Example:
+        model = favorit.create_model("vit-64", layout="performer_first", performer="relu(m=128)", classes=100)
     """
     config = preset(preset_or_config) if isinstance(preset_or_config, str) else preset_or_config
     if not isinstance(config, ModelConfig):

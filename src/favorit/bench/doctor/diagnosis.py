@@ -90,7 +90,7 @@ def diagnose(
     if not isinstance(counts, list | tuple):
         raise FavoritError(f"counts={counts!r} is not valid: a list of numbers of features, such as [64, 128]")
     for count in counts:
-        check_positive(counts=count)
+        check_positive(m=count)
     run = run if isinstance(run, Run) else Run(Path(run))
     loaded, config = load(run), run.config
     attentions = [module for module in loaded.model.modules() if isinstance(module, Attention)]
