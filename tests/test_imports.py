@@ -29,6 +29,7 @@ ORDER = [
         "display",
         "seeds",
         "grids",
+        "tensors",
         "measure",
         "process",
         "workers",
@@ -41,7 +42,7 @@ ORDER = [
     ],
     ["attention", "position"],
     ["model"],
-    ["catalog", "data", "training", "evaluate"],
+    ["catalog", "data", "training", "metrics"],
     ["study", "studies", "tuning", "bench", "selftest"],
     ["cli", "demo", "__main__"],
 ]

@@ -57,7 +57,8 @@ def tiny(**sections: Any) -> RunConfig:
 def fit(out: Path, config: RunConfig, **options: Any) -> tuple[Run, list[Event]]:
     """Trains in this process; (run, events)."""
     events: list[Event] = []
-    run = favorit.train(config, out=out, accelerator="cpu", listen=lambda event, _: events.append(event), **options)
+    fixed: dict[str, Any] = dict(accelerator="cpu", progress=False, listen=lambda event, _: events.append(event))
+    run = favorit.train(config, out=out, **fixed, **options)
     return run, events
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
@@ -36,11 +37,18 @@ class Config(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
-    def __init__(self, /, **values: Any) -> None:
+    def __init__(self, /, *positional: Any, **values: Any) -> None:
         known = type(self).model_fields
-        for name in values:
+        if positional:
+            own = type(self).__name__
+            raise FavoritError(
+                f"{own} takes its fields by name, such as {own}({next(iter(known))}=...), not {positional[0]!r}"
+            )
+        for name, value in values.items():
             if name not in known:
                 raise unknown(f"field of {type(self).__name__}", name, known)
+            if isinstance(value, Mapping) and not all(isinstance(field, str) for field in value):
+                raise FavoritError(f"{name}={value!r} is not valid: the names of its fields must be text")
         try:
             super().__init__(**values)
         except ValidationError as error:
@@ -241,6 +249,17 @@ class RunConfig(Config):
 
 # The sections of a run's configuration.
 SECTIONS: dict[str, type[Config]] = {"model": ModelConfig, "data": DataConfig, "train": TrainConfig}
+
+
+def as_run_config(config: object) -> RunConfig:
+    """The configuration of a RunConfig or a dictionary. Raises an error for other types."""
+    if isinstance(config, RunConfig):
+        return config
+    if isinstance(config, Mapping):
+        return RunConfig(**{str(name): value for name, value in config.items()})
+    given = repr(config) if isinstance(config, str | int | float | None) else f"a {type(config).__name__}"
+    example = "such as {'data': {'name': 'digits'}, 'train': {'epochs': 3}}"
+    raise FavoritError(f"config must be a RunConfig or a dictionary, {example}, not {given}")
 
 
 def identify(content: Any) -> str:

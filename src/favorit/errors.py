@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -14,7 +15,7 @@ class FavoritError(ValueError):
 def unknown(kind: str, name: str, known: Iterable[str]) -> FavoritError:
     """The error for an unknown name, with the nearest match and all known names."""
     names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}? " if near else ""
     return FavoritError(f"unknown {kind} {name!r}: {hint}known: {', '.join(names) or 'none'}")
 
@@ -66,3 +67,9 @@ def check_positive(**values: object) -> None:
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise FavoritError(f"{name}={value!r} is not valid: an integer of at least 1")
+
+
+def check_path(name: str, path: object) -> None:
+    """Raises an error unless `path` is text or a path object."""
+    if not isinstance(path, str | os.PathLike) or isinstance(path, bytes):
+        raise FavoritError(f"{name} must be a path, not {type(path).__name__}")

@@ -243,13 +243,22 @@ class Registry(Generic[T]):
 
         A file or notebook cell that is executed again replaces its components.
         """
+        if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
+            raise FavoritError(
+                f"{name!r} cannot name a {self.noun}: give letters, digits and underscores, such as 'my_{self.noun}'"
+            )
         origin = registering()
         if name in self and not origin.repeats(self[name].origin):
             raise FavoritError(
                 f"the {self.noun} {name!r} is registered twice: in {self[name].origin.place} and in {origin.place}: "
                 "choose another name"
             )
-        own = parameters_of(builder, ("self",))
+        try:
+            own = parameters_of(builder, ("self",))
+        except (TypeError, ValueError, NameError) as error:
+            raise FavoritError(
+                f"the {self.noun} {name!r} has no readable parameters ({error}): register a function or class"
+            ) from None
         user = {key: p for key, p in (parameters or own).items() if key not in self.context}
         context = self.context if parameters is not None else self.context & own.keys()
         self._entries[name] = Entry(name, builder, user, frozenset(context), origin, rest)

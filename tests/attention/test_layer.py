@@ -278,7 +278,7 @@ def test_invalid_layer_arguments_are_named(values: dict[str, object], words: str
 
 def test_tokens_of_wrong_width_are_rejected() -> None:
     for num_queries in (None, 1):
-        with pytest.raises(FavoritError, match="got tokens of width 8, but dim=16"):
+        with pytest.raises(FavoritError, match=r"x must be .* \(B, N, 16\), not torch.float32 \(1, 5, 8\)"):
             Attention(16, 2)(torch.zeros(1, 5, 8), num_queries=num_queries)
 
 

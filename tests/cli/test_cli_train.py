@@ -522,7 +522,7 @@ def test_predict_as_json_has_sorted_probabilities(command, shades, photos):
         assert sum(probabilities) == pytest.approx(1)
     pixels = torch.full((1, 3, 8, 8), 20, dtype=torch.uint8)
     assert found[0]["classes"][0]["probability"] == pytest.approx(
-        favorit.load(shades).predict(pixels)[0, 0].item(), rel=1e-6
+        favorit.load(shades).probabilities(pixels)[0, 0].item(), rel=1e-6
     )
 
 

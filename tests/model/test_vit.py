@@ -119,7 +119,7 @@ def test_any_number_of_channels_and_classes_is_accepted(channels, classes):
 def test_images_of_wrong_shape_are_rejected(shape):
     with pytest.raises(
         FavoritError,
-        match=rf"images of shape \({', '.join(map(str, shape))}\) are not valid: expected \(B, 3, H, W\)",
+        match=rf"images must be .* \(B, 3, H, W\), not torch.float32 \({', '.join(map(str, shape))}\)",
     ):
         create_model("vit-64")(torch.zeros(shape))
 

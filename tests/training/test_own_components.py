@@ -22,7 +22,7 @@ from favorit.study import Study, product
 from favorit.study.lookup import published_accuracy
 from favorit.study.runner import start as start_study
 from favorit.training.components import own_components, sources
-from favorit.training.inference import evaluate_run
+from favorit.training.inference import evaluate as evaluate_run
 from own_files import NewProcess, executions, new_process, write_kernel
 from training_helpers import MODEL, finish, fit, start, tiny
 

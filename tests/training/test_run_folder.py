@@ -24,7 +24,7 @@ from favorit import FavoritError
 from favorit.training import Checkpoint, Epoch, Step
 from favorit.training.engine import Training
 from favorit.training.folder import RunFolder
-from favorit.training.inference import evaluate_run
+from favorit.training.inference import evaluate
 from training_helpers import (
     LIVELY,
     Outcome,
@@ -155,7 +155,7 @@ def test_damaged_json_is_named(finished, name, junk):
     words = (path, "is damaged", f"delete {finished.path} and train again")
     if name == "config.json":
         raises_line(lambda: favorit.load(finished), *words)
-        raises_line(lambda: evaluate_run(finished.path), *words)
+        raises_line(lambda: evaluate(finished.path), *words)
         raises_line(lambda: finished.config, *words)
     else:
         raises_line(lambda: finished.result, *words)

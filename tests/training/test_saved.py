@@ -18,7 +18,7 @@ from favorit.study.packing import pack, pack_all
 from favorit.study.plan import stored_digests
 from favorit.study.statistics import confounded, read_variant
 from favorit.training.find import open_run
-from favorit.training.inference import evaluate_run
+from favorit.training.inference import evaluate as evaluate_run
 from favorit.training.packed import zipped
 from favorit.training.records import rows
 from favorit.training.run import run_id

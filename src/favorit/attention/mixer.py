@@ -17,6 +17,7 @@ from favorit.attention.cpu.limits import Limits
 from favorit.errors import check_positive
 from favorit.grids import Grid
 from favorit.spec import Registry, Spec
+from favorit.tensors import check_attention_inputs
 
 
 class UnprojectedTokens(NamedTuple):
@@ -52,11 +53,18 @@ class Mixer(nn.Module, ABC):
     """out_i = sum_j w_ij v_j. The weights w_i depend on query i and the keys, not on other queries.
 
     With `causal`, query i sees only the keys 0..i, also if Nq != Nk. `limits` holds the sizes at which the CPU switches
-    between implementations; set it on a mixer to force one.
+    between implementations; set it on a mixer to force one. A call checks the shapes of its tensors; `heads` and
+    `head_dim` are those that `build_mixer` was given.
     """
 
     causal: bool = False
     limits: Limits = Limits()
+    heads: int | None = None
+    head_dim: int | None = None
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
+        check_attention_inputs(q, k, v, key_mask, self.heads, self.head_dim)
+        return super().__call__(q, k, v, key_mask=key_mask)
 
     @abstractmethod
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
@@ -106,10 +114,16 @@ def build_mixer(
 
     `tokens` is the number of keys, including the `prefix` class tokens. Only mixers of fixed length (linformer) need
     it. Random features are a function of (seed, layer). Without a seed, torch's global generator draws one.
+
+    Example:
+        mixer = favorit.build_mixer("relu(m=64)", heads=4, head_dim=16)
+        out = mixer(q, k, v)  # (B, heads, N, head_dim)
     """
     check_positive(heads=heads, head_dim=head_dim, **({} if tokens is None else {"tokens": tokens}))
-    seed = seeds.fresh() if seed is None else seed
-    return MIXERS.build(spec, heads=heads, head_dim=head_dim, tokens=tokens, prefix=prefix, layer=layer, seed=seed)
+    seed = seeds.chosen(seed)
+    mixer = MIXERS.build(spec, heads=heads, head_dim=head_dim, tokens=tokens, prefix=prefix, layer=layer, seed=seed)
+    mixer.heads, mixer.head_dim = heads, head_dim
+    return mixer
 
 
 def allowed_keys(q: Tensor, k: Tensor, key_mask: Tensor | None, causal: bool) -> Tensor | None:

@@ -294,7 +294,8 @@ def read_linear(call: ReadCall) -> Tensor:
 def read_softmax(call: ReadCall) -> Tensor:
     """Attention over the tokens themselves, with the projections folded into the queries."""
     q, x = folded_softmax.fold(call.q, call.tokens)
-    return folded_softmax.unfold(call.mixer(q, x, x), call.q, call.tokens)
+    # Not a call of the mixer: folded queries have the width of the model, not that of a head.
+    return folded_softmax.unfold(call.mixer.forward(q, x, x), call.q, call.tokens)
 
 
 def explain_folded(call: ReadCall) -> str:

@@ -62,7 +62,13 @@ def epoch_cost(config: RunConfig, data_dir: Path | None = None, devices: int = 1
     with tempfile.TemporaryDirectory() as folder:
         threads = torch.get_num_threads()
         run = train(
-            config, out=folder, data_dir=data_dir, devices=devices, checkpoint_seconds=float("inf"), listen=listen
+            config,
+            out=folder,
+            data_dir=data_dir,
+            devices=devices,
+            checkpoint_seconds=float("inf"),
+            listen=listen,
+            progress=False,
         )
         if not seconds:  # only the first process receives events
             return None

@@ -44,8 +44,7 @@ def doctor(
     Examples: [bold]favorit doctor runs/0123456789abcdef[/bold],
     [bold]favorit doctor runs/0123456789abcdef --m 32,64,128 --out heads.csv --figure heads.png[/bold]
     """
-    from favorit.bench.doctor.advice import advise, summarize
-    from favorit.bench.doctor.diagnosis import diagnose
+    from favorit.bench.doctor.diagnosis import doctor as diagnose
     from favorit.bench.doctor.figure import draw, grids
     from favorit.cli.approximation import parse_counts
     from favorit.cli.console import check_figures, check_outputs
@@ -56,7 +55,8 @@ def doctor(
     check_figures(figure=figure)
     console = form.open_console()
     with delayed_bar(console, "layers") as listen:
-        findings = diagnose(run, images=images, data_dir=data_dir, counts=parse_counts("--m", m), listen=listen)
+        found = diagnose(run, images=images, data_dir=data_dir, counts=parse_counts("--m", m), listen=listen)
+    findings = found.findings
     whole = [finding for finding in findings if finding.head is None]
     _write(form, run.name, findings if heads else whole)
     console.print()
@@ -65,10 +65,10 @@ def doctor(
         "uniform. rank, own rank: effective rank of the softmax weights and of the layer's own weights."
     )
     console.print(legend, "", soft_wrap=True, sep="\n")
-    for each in map(advise, whole):
+    for each in found.advice:
         console.print(f"layer {each.layer}: {each.verdict} ({each.reason})", markup=False, soft_wrap=True)
     console.print()
-    for line in summarize(findings):
+    for line in found.summary:
         console.print(line, markup=False, soft_wrap=True)
     if out is not None:
         write_csv([finding.row() for finding in findings], out)
@@ -78,8 +78,8 @@ def doctor(
         report = {
             "run": str(run),
             "findings": [asdict(finding) for finding in findings],
-            "advice": [asdict(advise(layer)) for layer in whole],
-            "summary": summarize(findings),
+            "advice": [asdict(each) for each in found.advice],
+            "summary": found.summary,
         }
         echo(json.dumps(report))
 

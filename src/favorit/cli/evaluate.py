@@ -30,7 +30,7 @@ def evaluate(
     Example: [bold]favorit evaluate runs/0123456789abcdef[/bold]
     """
     from favorit.cli.tables import CLASS_NUMBERS, class_rows
-    from favorit.training.inference import evaluate_run
+    from favorit.training.inference import evaluate as evaluate_run
 
     found = evaluate_run(run, data_dir)
     if form.as_json:

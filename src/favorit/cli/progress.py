@@ -1,11 +1,10 @@
-"""Progress of runs, studies, searches and benchmarks: each event prints lines and moves bars."""
+"""Progress of studies, searches and benchmarks: each event prints lines and moves bars."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, nullcontext
-from pathlib import Path
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from favorit.cli.shared import PROGRESS
@@ -14,11 +13,9 @@ from favorit.display import Display
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from favorit.config import RunConfig
     from favorit.study.queue import PlannedEntry, Queue
     from favorit.study.runner import Report
     from favorit.study.tasks import EpochDone, TaskEvent
-    from favorit.training import Epoch, Event
     from favorit.tuning.events import TrialFinished, TuneEvent
 
 BAR_DELAY = 2.0  # seconds until the bar of a benchmark appears
@@ -30,70 +27,6 @@ def delayed_bar(console: Console, text: str) -> Iterator[Callable[[int, int], No
     """Yields a function of (done, total) that moves a bar. The bar appears after `BAR_DELAY` seconds."""
     with Display(console, BAR_DELAY) as display:
         yield lambda done, total: display.bar("work", text, done, total)
-
-
-# Training
-
-
-@contextmanager
-def training_progress(
-    console: Console, tensorboard: Path | None = None
-) -> Iterator[Callable[[Event, RunConfig], None]]:
-    """Yields a function for `favorit.train(listen=...)`: a line for each epoch, a bar of steps, TensorBoard curves."""
-    from favorit.cli.tensorboard import Curves
-    from favorit.model.layout import layers, write_out
-    from favorit.training import Begin, Checkpoint, Epoch, Step
-
-    has_events = False
-    curves = None if tensorboard is None else Curves(tensorboard)
-    with nullcontext() if curves is None else closing(curves), Display(console) as display:
-        display.bar("run", "starting")
-
-        def on_event(event: Event, config: RunConfig) -> None:
-            nonlocal has_events
-            has_events = True
-            if curves is not None:
-                curves.on_event(event)
-            if isinstance(event, Checkpoint | Epoch) or (isinstance(event, Begin) and event.step):
-                PROGRESS.is_resumable = True
-            if isinstance(event, Begin):
-                model = config.model
-                mixers = write_out(layers(model.layout, model.performer, model.depth))
-                display.line(f"layers 1 to {model.depth}: {mixers}")
-                if event.step:
-                    display.line(f"resumed after step {event.step:,}")
-            elif isinstance(event, Step):
-                epoch = f"epoch {event.epoch + 1}/{config.train.epochs}"
-                display.bar(
-                    "run",
-                    f"{epoch}  loss {event.loss:.3f}  accuracy {event.accuracy:.1%}",
-                    event.epoch * event.steps + event.step,
-                    event.steps * config.train.epochs,
-                    unit="images",
-                    units_per_step=config.train.batch_size,
-                )
-            elif isinstance(event, Epoch):
-                display.line(_epoch_line(event, config))
-
-        yield on_event
-    if not has_events:
-        PROGRESS.is_resumable = True
-        console.print("already complete: nothing to train")
-
-
-def _epoch_line(event: Epoch, config: RunConfig) -> str:
-    # With train.select=last the weights of the last epoch are tested, so no epoch is marked as best.
-    is_best = event.best and event.validation_accuracy is not None and config.train.select == "best"
-    parts = [
-        f"epoch {event.epoch + 1:3d}/{config.train.epochs}",
-        f"train {event.train_loss:.4f} {event.train_accuracy:7.2%}",
-    ]
-    if event.validation_accuracy is not None:
-        parts.append(f"validation {event.validation_loss:.4f} {event.validation_accuracy:7.2%}")
-    if event.test_accuracy is not None:
-        parts.append(f"test {event.test_accuracy:7.2%}")
-    parts.append(f"{event.train_seconds:.1f} s")
-    return "   ".join([*parts, "best"] if is_best else parts)
 
 
 # Studies and queues

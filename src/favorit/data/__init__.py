@@ -1,5 +1,6 @@
 """Data sets, from files to batches: `load_dataset`, `split` and `Loader`."""
 
+from favorit.data.arrays import as_dataset, build_dataset
 from favorit.data.augment import AUGMENTS, Augment, build_augment
 from favorit.data.datasets import CARDS, DATASETS, load_dataset, with_absolute_path
 from favorit.data.folder import find_images, read_image
@@ -20,7 +21,9 @@ __all__ = [
     "Images",
     "Loader",
     "Preprocess",
+    "as_dataset",
     "build_augment",
+    "build_dataset",
     "build_preprocess",
     "data_directory",
     "fetch",

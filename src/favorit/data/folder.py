@@ -9,31 +9,34 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from favorit.data.images import DataSet, Images, make_dataset
-from favorit.data.splits import split
+from favorit.data.splits import hold_out_test
 from favorit.errors import FavoritError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image as PILImage
 
 EXTENSIONS = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 PARTS = ("train", "val", "test")
-TEST_FRACTION = 0.2
 # Square images of one size up to LARGEST_KEPT keep their size; all others become squares of SIDE pixels.
 SIDE, LARGEST_KEPT = 64, 128
 MAX_NAMED = 5
 
 
-def read_image(path: str | os.PathLike[str], size: tuple[int, int], channels: int = 3) -> Tensor:
-    """One image file as uint8 (channels, height, width), resized to `size` = (height, width)."""
+def read_image(path: str | os.PathLike[str] | PILImage, size: tuple[int, int], channels: int = 3) -> Tensor:
+    """An image file or PIL image as uint8 (channels, height, width), resized to `size` = (height, width)."""
     from PIL import Image, ImageOps
 
     try:
-        with Image.open(path) as opened:
+        with nullcontext(path) if isinstance(path, Image.Image) else Image.open(path) as opened:
             upright = _eight_bits(ImageOps.exif_transpose(opened))
             if "transparency" in upright.info:
                 upright = upright.convert("RGBA")
@@ -102,19 +105,14 @@ def load_folder(path: str, image_size: int | None, seed: int) -> DataSet:
         validation = _read(root / "val", classes, image_size) if (root / "val").is_dir() else None
         test = _read(root / "test", classes, image_size) if (root / "test").is_dir() else None
     if test is None:
-        count = max(len(classes), round(TEST_FRACTION * len(train)))
-        if len(train) - count < len(classes):
-            reason = f"{len(train)} images of {len(classes)} classes are too few to hold out a test set"
-            raise FavoritError(
-                f"folder:{path}: {reason}: add images, or put test images into {root / 'test'} "
-                f"and training images into {root / 'train'}"
-            )
         try:
-            kept, held_out = split(train.labels, seed=seed, validation=count)
+            kept, held_out = hold_out_test(train.labels, len(classes), seed)
         except FavoritError as error:
-            raise FavoritError(f"folder:{path}: too few images to hold out a test set: {error}") from None
-        test = Images(train.images[held_out], train.labels[held_out])
-        train = Images(train.images[kept], train.labels[kept])
+            raise FavoritError(
+                f"folder:{path}: {error}: add images, or put test images into {root / 'test'} "
+                f"and training images into {root / 'train'}"
+            ) from None
+        train, test = train.subset(kept), train.subset(held_out)
     licence = citation = "yours"
     return make_dataset(
         f"folder:{path}", classes, train, test, validation=validation, licence=licence, citation=citation

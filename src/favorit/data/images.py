@@ -34,8 +34,12 @@ class Images:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def subset(self, indices: Tensor) -> Images:
+        """The images at these indices."""
+        return Images(self.images[indices], self.labels[indices])
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class DataSet:
     """A named data set. `mean` and `std` are per channel on the 0..1 scale.
 
@@ -52,6 +56,14 @@ class DataSet:
     citation: str
     digest: str
     validation: Images | None = None
+
+    def __repr__(self) -> str:
+        parts = {"training": self.train, "validation": self.validation, "test": self.test}
+        counts = ", ".join(f"{len(part):,} {name}" for name, part in parts.items() if part is not None)
+        height, width = self.image_size
+        return (
+            f"<DataSet {self.name}: {counts} images of {height}x{width}x{self.channels}, {len(self.classes)} classes>"
+        )
 
     @property
     def image_size(self) -> tuple[int, int]:

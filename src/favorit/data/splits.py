@@ -12,6 +12,8 @@ from torch import Tensor
 from favorit import seeds
 from favorit.errors import FavoritError
 
+TEST_FRACTION = 0.2
+
 Indices = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
 
@@ -41,6 +43,14 @@ def split(
     else:
         train, held_out = _divide(numbers, kept, _count(validation, len(kept)), seed, "validation")
     return torch.from_numpy(train), torch.from_numpy(held_out)
+
+
+def hold_out_test(labels: Tensor, classes: int, seed: int) -> tuple[Tensor, Tensor]:
+    """(train, test) indices for data without a test part: a stratified fifth, at least one image of each class."""
+    count = max(classes, round(TEST_FRACTION * len(labels)))
+    if len(labels) - count < classes:
+        raise FavoritError(f"{len(labels)} images of {classes} classes are too few to hold out a test set")
+    return split(labels, seed=seed, validation=count)
 
 
 def _subset(labels: Indices, size: int, seed: int) -> Indices:

@@ -24,6 +24,8 @@ def built_in() -> dict[str, str]:
 
 def load_study(name_or_path: str | Path) -> Study:
     """The built-in study of this name, or the STUDY of a Python file."""
+    if not isinstance(name_or_path, str | Path):
+        raise FavoritError(f"a study is a Study, a name or the path of a .py file, not {type(name_or_path).__name__}")
     text, modules = str(name_or_path), built_in()
     if text in modules:
         return _study(importlib.import_module(modules[text]), modules[text])

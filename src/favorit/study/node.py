@@ -117,6 +117,7 @@ def _train(task: Task, out: str, order: Order, workers: int, emit: Callable[[Eve
             workers=workers,
             read=_cached_reader(),
             listen=listen,
+            progress=False,
         )
 
 

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from favorit.errors import FavoritError
+from favorit.errors import FavoritError, check_path
 from favorit.process import check_accelerator
 from favorit.study.load import load_study
 from favorit.study.packing import create_pack_folder, pack_stored
@@ -23,7 +23,7 @@ from favorit.training.records import status as run_status
 from favorit.training.stored import has_ended
 
 
-@dataclass
+@dataclass(repr=False)
 class Report:
     """The status of a study by the names of its points: results of complete runs, errors of failed runs, missing tasks.
 
@@ -38,6 +38,16 @@ class Report:
     results: dict[str, dict[str, Any]] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
     missing: dict[str, Task] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        tasks = self.plan.tasks
+        outcomes = {name: f"test {result['test']['accuracy']:.2%}" for name, result in self.results.items()}
+        outcomes |= self.errors
+        head = f"<Report of {self.plan.study.name}: {len(self.results)} of {len(tasks)} points done"
+        failed = f", {len(self.errors)} failed" if self.errors else ""
+        return "\n".join(
+            [f"{head}{failed}>", *(f"{task.name}   {outcomes.get(task.name, 'missing')}" for task in tasks)]
+        )
 
     def update(self, event: TaskEvent) -> None:
         """Records an event of a backend. Writes the error of a failed run to its folder, and packs finished runs."""
@@ -143,6 +153,11 @@ def start(
     The generator updates the report before it yields an event. Closing the generator stops the workers.
     """
     check_accelerator(accelerator)
+    check_path("out", out)
+    if not isinstance(options, Options | None):
+        raise FavoritError(f"options={options!r} is not valid: write them as Options(scale='small')")
+    if hours is not None and not (isinstance(hours, int | float) and hours >= 0):
+        raise FavoritError(f"hours={hours!r} is not valid: a number of at least 0, or None")
     backend = choose_backend(workers=workers, ray=ray, cpus=cpus, gpus=gpus)
     study = study if isinstance(study, Study) else load_study(study)
     report = prepare(make_plan(study, options or Options(), data_dir=data_dir, fetch=True), out, pack)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from favorit.config import RunConfig
     from favorit.published import Reference
     from favorit.training import Run
+
+RunLike = Union["Run", str, Path]  # a run or its path
 
 CONFIDENCE = 0.95
 SIMILAR = 0.1  # a larger relative difference in parameters is a confounder
@@ -194,7 +196,7 @@ class Variant:
         return list(dict.fromkeys([*scales, *(flag for run in self.runs for flag in run.result.get("flags", []))]))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """Two variants on the same test images. `p` is McNemar's p-value, or None if a variant has several runs.
 
@@ -214,6 +216,13 @@ class Comparison:
     flags_a: list[str]
     flags_b: list[str]
 
+    def __repr__(self) -> str:
+        sides = ((self.a, self.accuracy_a), (self.b, self.accuracy_b))
+        lines = [f"{name}: {accuracy.mean:.2%}, {accuracy.n} runs" for name, accuracy in sides]
+        lines += [self.sentence] + ([] if self.p is None else [f"McNemar: p = {self.p:.3g}"])
+        lines += [f"confounded by {'; '.join(self.confounded)}"] if self.confounded else []
+        return "\n".join(["<Comparison>", *lines])
+
     @property
     def published_differences(self) -> list[tuple[Reference, Reference, float, float]]:
         """(a, b, low, high) for each pair of published accuracies of one table, with low <= a - b <= high."""
@@ -232,14 +241,15 @@ class Comparison:
         )
 
 
-def read_variant(folders: Sequence[str | Path]) -> Variant:
-    """The variant of these run folders or packed files, whose runs may differ only in seed and fold."""
+def read_variant(given: RunLike | Sequence[RunLike]) -> Variant:
+    """The variant of these runs, folders or packed files, which may differ only in seed and fold."""
     from favorit.training import Run
     from favorit.training.find import open_run
 
-    if not folders:
+    listed: list[Any] = list(given) if isinstance(given, list | tuple) else [given]
+    if not listed:
         raise FavoritError("a variant needs at least one run folder: none is given")
-    runs = tuple(Run(Path(folder)) for folder in folders)
+    runs = tuple(each if isinstance(each, Run) else Run(each) for each in listed)
     predictions = [run.predictions for run in runs]
     first, digest = runs[0], predictions[0].labels_digest
     for run, own in zip(runs, predictions, strict=True):
@@ -259,8 +269,16 @@ def _variant_of(run: Run) -> RunConfig:
     return config.replace(seed=0, data=config.data.replace(fold=None))
 
 
-def compare(a: Sequence[str | Path], b: Sequence[str | Path], *, draws: int = 10_000, seed: int = 0) -> Comparison:
-    """Compares two variants, each given as the folders of its seeds, image by image."""
+def compare(
+    a: RunLike | Sequence[RunLike], b: RunLike | Sequence[RunLike], *, draws: int = 10_000, seed: int = 0
+) -> Comparison:
+    """Compares two variants image by image. Each is a run or its folder, or a list of these with one for each seed.
+
+    The interval of the difference comes from `draws` bootstrap samples with this `seed`.
+
+    Example:
+        favorit.compare("runs/0123456789abcdef", ["runs/fedcba9876543210", "runs/0011223344556677"])
+    """
     first, second = read_variant(a), read_variant(b)
     if first.labels_digest != second.labels_digest:
         raise FavoritError(

@@ -10,7 +10,7 @@ from typing import Any
 
 from favorit import __version__
 from favorit.config import RunConfig, identify
-from favorit.errors import FavoritError, unknown
+from favorit.errors import FavoritError, check_positive, unknown
 from favorit.fields import nest
 from favorit.published import Reference
 from favorit.study.points import PRESET, Changes, Points, check_fields, key, written
@@ -41,6 +41,12 @@ class Options:
     def __post_init__(self) -> None:
         if self.protocol not in PROTOCOLS:
             raise unknown("protocol", self.protocol, PROTOCOLS)
+        given = {name: getattr(self, name) for name in ("epochs", "subset")}
+        check_positive(**{name: value for name, value in given.items() if value is not None})
+        if not isinstance(self.seeds, tuple | list) or not all(isinstance(seed, int) for seed in self.seeds):
+            raise FavoritError(f"seeds={self.seeds!r} is not valid: a tuple of integers, such as (0, 1, 2)")
+        if not isinstance(self.only, str | tuple | None):
+            raise FavoritError(f"only={self.only!r} is not valid: a part of a point's name, or a tuple of these")
 
     @property
     def patterns(self) -> tuple[str, ...]:
@@ -68,6 +74,10 @@ class Scale:
 
     changes: Changes = field(default_factory=dict)
     points: Points | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.changes, Mapping):
+            raise FavoritError(f"changes={self.changes!r} is not valid: a dictionary such as {{'train.epochs': 2}}")
 
 
 # Scales of every study. A study's own scales override them.
@@ -111,7 +121,7 @@ class Study:
     published: Sequence[Published] = field(default=(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"[\w.-]+", self.name) or self.name.startswith("."):
+        if not isinstance(self.name, str) or not re.fullmatch(r"[\w.-]+", self.name) or self.name.startswith("."):
             raise FavoritError(
                 f"study name {self.name!r} is not valid: use letters, digits, '-', '_' and '.'; it names a file"
             )
@@ -120,6 +130,14 @@ class Study:
                 f"study {self.name}: points must be Points (from product, zipped or Points), not "
                 f"{type(self.points).__name__}"
             )
+        for part in ("base", "sound", "flags", "scales"):
+            if not isinstance(value := getattr(self, part), Mapping):
+                raise FavoritError(f"study {self.name}: {part} must be a dictionary, not {type(value).__name__}")
+        for name, scale in self.scales.items():
+            if not isinstance(scale, Scale):
+                raise FavoritError(
+                    f"study {self.name}: scale {name!r} must be a Scale, such as Scale({{'train.epochs': 2}})"
+                )
         if not self.points:
             raise FavoritError(f"study {self.name} has no points")
         check_fields([*self.base, *self.sound, *(name for scale in self.scales.values() for name in scale.changes)])

@@ -105,6 +105,7 @@ def _attempt(task: Task, order: Order, read: Any, send: Callable[[TaskEvent], No
                 workers=order.workers,
                 read=read,
                 listen=partial(listen, pause=pause),
+                progress=False,
             )
         return Ended(task, run.result, elsewhere=not began)
     except HeldError:

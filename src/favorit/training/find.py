@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from favorit.errors import FavoritError
+from favorit.errors import FavoritError, check_path
 from favorit.training.folder import RunFolder
 from favorit.training.packed import SUFFIX, PackedRun
 from favorit.training.stored import StoredRun, has_ended
@@ -14,6 +14,7 @@ from favorit.training.stored import StoredRun, has_ended
 
 def open_run(path: str | Path) -> StoredRun:
     """The run at `path`: a folder, or a packed file with or without its suffix `.zip`."""
+    check_path("run", path)
     path = Path(path)
     if path.suffix == SUFFIX:
         return PackedRun(path)
@@ -45,6 +46,7 @@ def resolve_run(text: str | Path, folder: str | Path = "runs") -> StoredRun:
 
 def stored_runs(folder: str | Path) -> Iterator[StoredRun]:
     """The runs of a folder sorted by identifier, each once."""
+    check_path("folder", folder)
     if os.path.isfile(folder):
         raise FavoritError(f"{folder} is a file, not a folder of runs")
     names = os.listdir(folder) if os.path.isdir(folder) else []

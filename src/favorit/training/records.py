@@ -22,6 +22,9 @@ def runs(folder: str | Path = "runs") -> pandas.DataFrame:
 
     `status` is complete, failed, pruned, training (a process holds the run), stopped (none does; rerun to resume) or
     damaged (see `error`).
+
+    Example:
+        favorit.runs("runs")[["id", "layers", "test.accuracy"]]
     """
     import pandas
 

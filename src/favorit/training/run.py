@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils.data import Dataset
 
 from favorit import seeds
 from favorit.attention.local import LOCALS
-from favorit.config import DataConfig, ModelConfig, RunConfig, identify
-from favorit.data import AUGMENTS, PREPROCESSES, DataSet, build_preprocess, load_dataset, with_absolute_path
-from favorit.errors import FavoritError
+from favorit.config import DataConfig, ModelConfig, RunConfig, as_run_config, identify
+from favorit.data import AUGMENTS, PREPROCESSES, DataSet, as_dataset, build_preprocess, load_dataset, with_absolute_path
+from favorit.data.datasets import ARRAYS
+from favorit.errors import FavoritError, check_path, check_positive
 from favorit.model import HEADS, STEMS, ViT, create_model
 from favorit.model.layout import layers, shorten
 from favorit.model.outline import check_memory
@@ -27,50 +28,14 @@ from favorit.training.components import record_components
 from favorit.training.determinism import deterministic
 from favorit.training.engine import DivergedError, Training
 from favorit.training.events import End, Event
-from favorit.training.find import find_run, open_run
+from favorit.training.find import find_run
 from favorit.training.folder import HeldError, RunFolder
+from favorit.training.handle import Run
 from favorit.training.optim import OPTIMIZERS, SCHEDULES
-from favorit.training.packed import SUFFIX
-from favorit.training.predictions import Predictions
+from favorit.training.progress import is_first_process, training_progress
 from favorit.training.stored import StoredRun, has_ended
 
 PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
-
-
-@dataclass(frozen=True)
-class Run:
-    """A run on disk: a folder or a packed file."""
-
-    path: Path
-
-    @property
-    def id(self) -> str:
-        return self.path.name.removesuffix(SUFFIX)
-
-    @property
-    def result(self) -> dict[str, Any]:
-        """The result: status, test metrics, times, environment."""
-        run = open_run(self.path)
-        result = run.result()
-        if result is None:
-            run.config()  # raises if there is no run at all
-            raise FavoritError(f"{self.path} is not finished: train the same configuration again to resume it")
-        return result
-
-    @property
-    def epochs(self) -> list[dict[str, Any]]:
-        return open_run(self.path).epochs()
-
-    @property
-    def predictions(self) -> Predictions:
-        """Class, confidence and correctness for each test image of a complete run."""
-        if (status := self.result["status"]) != "complete":
-            raise FavoritError(f"{self.path} is {status}, not complete, so it has no predictions")
-        return open_run(self.path).predictions()
-
-    @property
-    def config(self) -> RunConfig:
-        return RunConfig(**open_run(self.path).config()["config"])
 
 
 def resolve(config: RunConfig, data: DataSet) -> RunConfig:
@@ -142,8 +107,9 @@ def _canonical_pattern(registry: Registry, text: str | None) -> str | None:
 
 
 def train(
-    config: RunConfig | dict[str, Any],
+    config: RunConfig | Mapping[str, Any],
     *,
+    data: DataSet | Dataset[Any] | tuple[Any, Any] | None = None,
     out: str | Path = "runs",
     data_dir: str | Path | None = None,
     accelerator: str = "auto",
@@ -153,22 +119,89 @@ def train(
     workers: int = 1,
     read: Callable[[str, str | Path | None], DataSet] = load_dataset,
     listen: Callable[[Event, RunConfig], bool | None] | None = None,
+    progress: bool = True,
 ) -> Run:
     """Trains a configuration into `out`/<id>, or resumes it there. A complete run is returned without training; a
     failed run raises its error again.
 
-    `workers` is the number of runs that share the machine; the result records it with the times. `read` loads the data
-    set; pass a caching function to train many runs on the same data. `listen` is called with every event on rank 0. If
-    it returns True after an Epoch, the run is pruned: it stops without a test, and resumes when trained again.
+    Args:
+        config: A RunConfig, or a dictionary with any of the sections `model`, `data` and `train`, and `seed`. Other
+            fields keep their defaults.
+        data: Images of this script instead of the data set `data.name`: (images, labels), a torch Dataset, or the
+            result of `favorit.build_dataset`. The identifier of the run depends on their content.
+        out: The folder for runs.
+        data_dir: The folder for data sets.
+        accelerator: auto, cpu, cuda or mps.
+        devices: The number of processes that share each batch.
+        compiled: Compile the model with torch.compile.
+        checkpoint_seconds: The time between two checkpoints within an epoch.
+        workers: The number of runs that share the machine. The result records it with the times.
+        read: Loads the data set `data.name`. Pass a caching function to train many runs on the same data.
+        listen: Called with every event on rank 0. If it returns True after an Epoch, the run is pruned: it stops
+            without a test, and resumes when trained again.
+        progress: Print a line for each epoch to stderr, and draw a bar if stderr is a terminal.
+
+    Example:
+        run = favorit.train({"data": {"name": "digits"}, "train": {"epochs": 3}})
+        run.result["test"]["accuracy"]
     """
-    config = RunConfig(**config) if isinstance(config, dict) else config
+    config = as_run_config(config)
     check_accelerator(accelerator)
+    check_path("out", out)
     if Path(out).exists() and not Path(out).is_dir():
         raise FavoritError(f"{out} is a file: give a folder for runs, which is created if it does not exist")
-    data = read(config.data.name, data_dir)
+    check_positive(devices=devices, workers=workers)
+    if not isinstance(checkpoint_seconds, int | float):
+        raise FavoritError(f"checkpoint_seconds={checkpoint_seconds!r} is not valid: a number of seconds")
+    if listen is not None and not callable(listen):
+        raise FavoritError(f"listen={listen!r} is not valid: a function of an event and a RunConfig, or None")
+    if data is None:
+        loaded = read(config.data.name, data_dir)
+    else:
+        loaded = as_dataset(data)
+        config = _on_arrays(config)
+    with _shown(progress) as show:
+
+        def on_event(event: Event, own: RunConfig) -> bool | None:
+            if show is not None:
+                show(event, own)
+            return None if listen is None else listen(event, own)
+
+        options: dict[str, Any] = dict(compiled=compiled, checkpoint_seconds=checkpoint_seconds, workers=workers)
+        return _train(config, loaded, Path(out), accelerator, devices, on_event, **options)
+
+
+def _on_arrays(config: RunConfig) -> RunConfig:
+    """The configuration of a run on arrays of a script."""
+    if "name" in config.data.model_fields_set and config.data.name != ARRAYS:
+        raise FavoritError(f"data=... and data.name={config.data.name!r} are both given: give only one of them")
+    return config.replace(data=config.data.replace(name=ARRAYS))
+
+
+@contextmanager
+def _shown(progress: bool) -> Iterator[Callable[[Event, RunConfig], None] | None]:
+    """The display of the first process, on stderr; None if there is none."""
+    if not (progress and is_first_process()):
+        yield None
+        return
+    from rich.console import Console
+
+    with training_progress(Console(stderr=True, highlight=False)) as show:
+        yield show
+
+
+def _train(
+    config: RunConfig,
+    data: DataSet,
+    out: Path,
+    accelerator: str,
+    devices: int,
+    listen: Callable[[Event, RunConfig], bool | None],
+    **options: Any,
+) -> Run:
     config = resolve(config, data)
     identifier = run_id(config, data.digest)
-    folder = RunFolder(Path(out) / identifier)
+    folder = RunFolder(out / identifier)
     stored = find_run(identifier, out)
     if has_ended(result := stored.result()):
         return _finished(stored, result)
@@ -176,9 +209,7 @@ def train(
     model = create_model(config.model, seed=seeds.derive(config.seed, "model"))
     fabric = _launch(accelerator, devices, config.train.precision, model)
     # Built before the folder exists, so that an invalid configuration leaves no folder.
-    training = Training(
-        config, data, model, fabric, folder, compiled=compiled, checkpoint_seconds=checkpoint_seconds, workers=workers
-    )
+    training = Training(config, data, model, fabric, folder, **options)
     with deterministic(config.train.deterministic), _locked(folder, fabric):
         # Another process may have finished the run since the first check, which was seconds ago.
         if has_ended(result := fabric.broadcast(folder.result() if fabric.is_global_zero else None)):
@@ -268,7 +299,7 @@ def _locked(folder: RunFolder, fabric: Any) -> Iterator[None]:
         yield
 
 
-def _consume(training: Training, config: RunConfig, listen: Callable[[Event, RunConfig], bool | None] | None) -> None:
+def _consume(training: Training, config: RunConfig, listen: Callable[[Event, RunConfig], bool | None]) -> None:
     events = training.events()
     stop: bool | None = None
     while True:
@@ -276,7 +307,7 @@ def _consume(training: Training, config: RunConfig, listen: Callable[[Event, Run
             event = events.send(stop)
         except StopIteration:
             return
-        stop = listen(event, config) if listen is not None else None
+        stop = listen(event, config)
         if isinstance(event, End):
             return
 

@@ -105,6 +105,7 @@ class Attempt:
                 workers=plan.workers,
                 read=self.read,
                 listen=on_event,
+                progress=False,
             )
         if run.result["status"] == "pruned":
             return Outcome(TrialState.PRUNED)
@@ -162,7 +163,7 @@ def _latency(attempt: Attempt, run: Run) -> float:
         threads = torch.get_num_threads()
         torch.set_num_threads(attempt.plan.threads)
         try:
-            calls = {"one": lambda: model.predict(images[:1]), "batch": lambda: model.predict(images)}
+            calls = {"one": lambda: model.probabilities(images[:1]), "batch": lambda: model.probabilities(images)}
             found = measure.time_interleaved(calls, repeats=attempt.plan.repeats)
         finally:
             torch.set_num_threads(threads)

@@ -13,6 +13,7 @@ state are marked "Inferred".
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -195,7 +196,14 @@ SPACES = {space.name: space for space in _ALL}
 def read_space(space: str | Path | Mapping[str, str]) -> Space:
     """The built-in space with this name, the space in this YAML file, or a space with these fields."""
     if isinstance(space, Mapping):
+        if not all(isinstance(name, str) for name in space):
+            raise FavoritError(f"the search space {dict(space)!r} must have names of fields, such as train.lr, as keys")
         return Space("tuning", dict(space))
+    if not isinstance(space, str | os.PathLike):
+        raise FavoritError(
+            f"the search space must be a name, a YAML file or a dictionary such as {{'train.lr': 'log(1e-4, 1e-2)'}}, "
+            f"not {space!r}"
+        )
     if str(space) in SPACES:
         return SPACES[str(space)]
     file = Path(space)
