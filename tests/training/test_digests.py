@@ -9,15 +9,16 @@ from typing import Any
 
 import pytest
 import torch
+from favorit.evaluate import metrics
 from safetensors.torch import load_file, save_file
 
 import favorit
 from favorit import FavoritError
 from favorit.bench.doctor.diagnosis import diagnose
-from favorit.evaluate import metrics
 from favorit.training import Begin, engine
 from favorit.training.folder import RunFolder
-from favorit.training.inference import evaluate as evaluate_run, predict_files
+from favorit.training.inference import evaluate as evaluate_run
+from favorit.training.inference import predict_files
 from training_helpers import LIVELY, Outcome, assert_bit_equal, files, fit, forget_digests, interrupt, raises_line, tiny
 
 CONFIG = tiny(**LIVELY)  # three epochs of six steps
