@@ -8,15 +8,20 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from favorit import seeds
+from favorit.allocation import within_memory
 from favorit.attention.local import LOCALS
-from favorit.attention.mixer import Mixer, UnprojectedTokens, build_mixer
+from favorit.attention.mixer import Mixer, UnprojectedTokens, build_mixer, keep
 from favorit.errors import FavoritError, check_positive
 from favorit.grids import Grid
 from favorit.position import Position, acts_on_qk, build_position
+
+# Elements of masked tokens from this size on count as zero. Projections and products of smaller ones do not overflow.
+LARGEST_PADDING = 1e12
 
 
 class Attention(nn.Module):
@@ -51,10 +56,11 @@ class Attention(nn.Module):
         self.dim, self.heads, self.head_dim = dim, heads, head_width(dim, heads, head_dim)
         inner = self.heads * self.head_dim
         seed = seeds.fresh() if seed is None else seed
-        self.qkv = nn.Linear(dim, 3 * inner, bias=qkv_bias)
-        self.out = nn.Linear(inner, dim, bias=out_bias)
-        self.norm_q = HeadNorm(self.head_dim) if qk_norm else nn.Identity()
-        self.norm_k = HeadNorm(self.head_dim) if qk_norm else nn.Identity()
+        with within_memory(f"Attention(dim={dim}, heads={heads})"):
+            self.qkv = nn.Linear(dim, 3 * inner, bias=qkv_bias)
+            self.out = nn.Linear(inner, dim, bias=out_bias)
+            self.norm_q = HeadNorm(self.head_dim) if qk_norm else nn.Identity()
+            self.norm_k = HeadNorm(self.head_dim) if qk_norm else nn.Identity()
         shape: dict[str, Any] = dict(heads=heads, head_dim=self.head_dim, prefix=prefix, layer=layer, seed=seed)
         tokens = None if grid is None else prefix + math.prod(grid)
         self.mixer = mixer if isinstance(mixer, Mixer) else build_mixer(mixer, tokens=tokens, **shape)
@@ -74,20 +80,25 @@ class Attention(nn.Module):
     ) -> Tensor:
         """(B,N,C) -> (B,N,C), or (B,num_queries,C) for the first `num_queries` tokens.
 
-        Without a grid, tokens lie in one row.
+        Without a grid, tokens lie in one row. `key_mask` (B,N) is true for the tokens that serve as keys. The others
+        may contain anything, for example uninitialized padding. Their elements that are NaN or at least
+        LARGEST_PADDING in size count as zero.
         """
         grid = (1, x.shape[1] - prefix) if grid is None else grid
+        if key_mask is not None:
+            x = _clear_padding(x, key_mask)
         if num_queries is not None and key_mask is None and self._can_skip_projections():
             x = self._add_position(x, grid, prefix)
             return self._project_out(self.mixer.read(*self._first_queries(x, num_queries)))
         q, k, v = self._project_qkv(x, grid, prefix)
         mixed = self.mixer(q if num_queries is None else q[:, :, :num_queries], k, v, key_mask=key_mask)
         if self.local is not None:
-            mixed = mixed + self.local(v, grid, prefix)[:, :, : mixed.shape[2]]
+            mixed = mixed + self.local(keep(v, key_mask), grid, prefix)[:, :, : mixed.shape[2]]
         return self._project_out(mixed)
 
     def weights(self, x: Tensor, grid: Grid, prefix: int = 0, key_mask: Tensor | None = None) -> Tensor:
         """The attention map (B,H,N,N), also for mixers that never form one."""
+        x = x if key_mask is None else _clear_padding(x, key_mask)
         q, k, _ = self._project_qkv(x, grid, prefix)
         return self.mixer.weights(q, k, key_mask=key_mask)
 
@@ -146,6 +157,11 @@ class Attention(nn.Module):
                 f"a causal mixer with prefix={prefix} (head=cls) is not valid: "
                 "the class token would see only itself; use head=mean or seqpool"
             )
+
+
+def _clear_padding(x: Tensor, key_mask: Tensor) -> Tensor:
+    """x, with zeros for elements of masked tokens that are NaN or large. In backward, 0 * NaN would reach the weights."""
+    return torch.where(key_mask[..., None] | (x.abs() < LARGEST_PADDING), x, 0.0)
 
 
 def _is_hooked(module: nn.Module) -> bool:

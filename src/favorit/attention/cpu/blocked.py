@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from favorit.attention.cpu.block_features import (
     BlockFeatures,
@@ -29,6 +28,7 @@ from favorit.attention.cpu.block_features import (
 )
 from favorit.attention.cpu.limits import Limits
 from favorit.attention.cpu.tiling import block_sizes, blocks_of_heads, buffer_for, chunks, slice_tokens
+from favorit.attention.derivatives import first_derivatives_only
 from favorit.attention.dtypes import widened
 from favorit.attention.kernels.contract import Kernel
 from favorit.attention.stability import TINY, finite, guard, or_zero
@@ -101,7 +101,7 @@ class _BlockedAttention(torch.autograd.Function):
         return out if mean is None else (out + mean).to(v.dtype)
 
     @staticmethod
-    @once_differentiable
+    @first_derivatives_only
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         q, k, values, kz, out, weight, *others = ctx.saved_tensors
         block_heads, block_tokens = ctx.sizes

@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from favorit.attention.cpu import short
 from favorit.attention.cpu.limits import Limits
 from favorit.attention.cpu.tiling import chunks, even_chunk_size
+from favorit.attention.derivatives import first_derivatives_only
 from favorit.attention.kernels.contract import Kernel
 from favorit.autocast import without_autocast
 
@@ -62,7 +62,7 @@ class _Recomputed(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
+    @first_derivatives_only
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, *others = ctx.saved_tensors
         parameters = others[: len(list(ctx.kernel.parameters()))]

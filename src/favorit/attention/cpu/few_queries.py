@@ -15,11 +15,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from favorit.attention.cpu.block_features import ParameterGradients, cpu_kernel
 from favorit.attention.cpu.limits import Limits
 from favorit.attention.cpu.tiling import block_sizes, blocks_of_heads, buffer_for, chunks, slice_tokens
+from favorit.attention.derivatives import first_derivatives_only
 from favorit.attention.dtypes import widened
 from favorit.attention.kernels.contract import Kernel
 from favorit.attention.mixer import UnprojectedTokens
@@ -69,7 +69,7 @@ class _Scores(torch.autograd.Function):
         return s if scale is None else s.mul_(scale)
 
     @staticmethod
-    @once_differentiable
+    @first_derivatives_only
     def backward(ctx: Any, grad_s: Tensor) -> tuple[Tensor | None, ...]:
         phi_q, k, scale, *others = ctx.saved_tensors
         block_heads, block_tokens = ctx.sizes
