@@ -30,7 +30,7 @@ def is_transformed() -> bool:
 
 
 def first_derivatives_only(backward: Callable[..., Gradients]) -> Callable[..., Gradients]:
-    """Decorates the backward of an autograd function that cannot be differentiated: `create_graph=True` raises an error.
+    """Decorates the backward of an autograd function: `create_graph=True`, for second derivatives, raises an error.
 
     torch's `once_differentiable` raises one only if the gradient of the output requires gradients. Otherwise, a second
     derivative would silently lack the part of this function.

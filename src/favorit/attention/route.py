@@ -3,8 +3,9 @@
 Four tables: LINEAR and SOFTMAX for `forward`, READ_LINEAR and READ_SOFTMAX for `read`. The first row whose condition
 holds is used. `forward` and `explain` use the same tables. Only eager calls on the CPU use CPU implementations. On
 other devices, inside `torch.compile`, inside transforms of torch.func and in forward-mode differentiation, `forward`
-computes the direct form, and `read` projects all keys and values. Conditions depend on shapes, dtypes and flags, never on values, so they
-force no device sync.
+computes the direct form, and `read` projects all keys and values. Conditions depend on shapes, dtypes and flags, never
+on values, so they force no device sync. Only the CPU implementations look at values: where a sum of weights of an
+`ExponentialKernel` would vanish, they compute attention from the exponents of the features, as the direct form does.
 
 Example: relu(m=128), batch 128, 4 heads, 65 tokens, training in fp32.
 - On a CPU, LINEAR is used. The call has 128 * 4 * 65 * 128 = 4.3 million feature elements: too many for the rows of
@@ -23,7 +24,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from favorit.attention.cpu import blocked, causal, explicit_softmax, few_queries, folded_softmax, short, threads
+from favorit.attention.cpu import blocked, explicit_softmax, few_queries, folded_softmax, in_parts, short, threads
 from favorit.attention.cpu.block_features import cpu_kernel
 from favorit.attention.cpu.precision import is_bf16_product
 from favorit.attention.cpu.tiling import block_sizes
@@ -180,7 +181,7 @@ LINEAR = (
     Route(
         lambda call: bool(call.mixer.causal),
         "prefix sums over some heads at a time: features stay in cache and are recomputed in backward",
-        lambda call: in_blocks(causal.attend, call),
+        lambda call: in_blocks(in_parts.attend_causal, call),
     ),
     Route(
         uses_bf16,
@@ -308,11 +309,15 @@ def has_many_key_features(call: ReadCall) -> bool:
 
 
 def read_linear(call: ReadCall) -> Tensor:
-    """Computes the weights from projected keys, mixes the tokens with them, and projects the result to values."""
+    """Computes the weights from projected keys, mixes the tokens with them, and projects the result to values.
+
+    Projects all keys and values if a row of weights vanishes.
+    """
     mixer, q, k = call.mixer, call.q, call.tokens.keys()
     in_bf16 = uses_bf16(LinearCall(mixer, mixer.kernel, q, k, k, None))
     dtype = torch.bfloat16 if in_bf16 else widened(q.dtype)
-    return few_queries.read(q, k.to(dtype), call.tokens, mixer.kernel, mixer.limits)
+    out = few_queries.read(q, k.to(dtype), call.tokens, mixer.kernel, mixer.limits)
+    return read_projected(call) if out is None else out
 
 
 def read_softmax(call: ReadCall) -> Tensor:

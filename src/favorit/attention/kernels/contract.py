@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 
 # The exponent s of each scale: a kernel divides x by D^s. Softmax divides q . k by D^(1/2), which is "fourth": D^(1/4)
@@ -52,3 +53,28 @@ class Kernel(nn.Module, ABC):
     def scalars(self) -> dict[str, float]:
         """Learned scalars to log while the model trains."""
         return {}
+
+
+class ExponentialKernel(Kernel):
+    """A kernel given by the exponents E of its features: phi(x) = exp(E(x)).
+
+    Attention then follows its formula at any norm (`exponential.py`). A subclass implements the two methods below and
+    does not override `queries` and `keys`.
+    """
+
+    @abstractmethod
+    def query_exponents(self, q: Tensor) -> Tensor:
+        """E(q), up to one term per token: (..., N, D) -> (..., N, M)."""
+
+    @abstractmethod
+    def key_exponents(self, k: Tensor) -> Tensor:
+        """E(k), with every term of a key: (..., N, D) -> (..., N, M)."""
+
+    def queries(self, q: Tensor) -> Tensor:
+        exponents = self.query_exponents(q)
+        return torch.exp(exponents - exponents.detach().amax(-1, keepdim=True))
+
+    def keys(self, k: Tensor) -> tuple[Tensor, Tensor]:
+        exponents = self.key_exponents(k)
+        r = exponents.detach().amax(-1, keepdim=True)
+        return torch.exp(exponents - r), r
