@@ -75,8 +75,8 @@ def _drops_factor_of_keys(**shape: Any) -> Mixer:
     """favor that maps keys as queries: exp(-|k~|^2 / 2) and the maximum of each key are dropped."""
 
     class QueriesAsKeys(Favor):
-        def keys(self, k: Tensor) -> tuple[Tensor, None]:
-            return self.queries(k), None
+        def key_exponents(self, k: Tensor) -> Tensor:
+            return self.query_exponents(k)
 
     mixer = builder("favor(m=9)")(**shape)
     mixer.kernel.__class__ = QueriesAsKeys

@@ -160,7 +160,7 @@ class Attention(nn.Module):
 
 
 def _clear_padding(x: Tensor, key_mask: Tensor) -> Tensor:
-    """x with zeros for elements of masked tokens that are NaN or large: in backward, 0 * NaN would reach the weights."""
+    """x with zeros for NaN and large elements of masked tokens: in backward, 0 * NaN would reach the weights."""
     return torch.where(key_mask[..., None] | (x.abs() < LARGEST_PADDING), x, 0.0)
 
 

@@ -25,9 +25,8 @@ class Linear(Mixer):
     faster implementation of the same formula (`route.LINEAR`, `cpu/`); one of them computes in bf16. All other calls
     use `direct`.
 
-    Range: outputs and gradients are finite if the products phi(q_i) . sum_j phi(k_j) v_j and their gradients stay below
-    3e38 in fp32. Kernels that grow linearly (relu, elu, gelu, learned, mixture) reach this at norms of q and k of about
-    1e17 and values of about 1. An `ExponentialKernel` has no such limit.
+    In fp32, phi(q_i) . sum_j phi(k_j) v_j must stay below 3e38. Kernels that grow linearly (relu, elu, gelu, learned,
+    mixture) reach it at norms of q and k of about 1e17. An `ExponentialKernel` has no such limit.
 
     Source: Katharopoulos et al. 2020, Transformers are RNNs, arXiv 2006.16236. The terms with d are ours.
     """

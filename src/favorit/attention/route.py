@@ -108,6 +108,11 @@ def is_not_eager_cpu(call: Any) -> bool:
     return not call.q.is_cpu or torch.compiler.is_compiling() or is_transformed()
 
 
+def is_in_transform(call: Any) -> bool:
+    """True inside transforms of torch.func and in forward mode."""
+    return is_transformed()
+
+
 def has_no_keys(call: Any) -> bool:
     """True if there is no key. torch.compile treats size 0 as constant, so this adds no recompilation."""
     return call.k.shape[-2] == 0
@@ -243,7 +248,7 @@ def has_few_queries(call: SoftmaxCall) -> bool:
 def can_keep_weights(call: SoftmaxCall) -> bool:
     """True if there are enough weights to outweigh call overhead, and few enough to keep in memory."""
     limits = call.mixer.limits
-    return is_unmasked(call) and limits.fewest_weights <= num_weights(call) <= limits.most_weights
+    return is_unmasked(call) and max(1, limits.fewest_weights) <= num_weights(call) <= limits.most_weights
 
 
 def is_short(call: SoftmaxCall) -> bool:
@@ -255,7 +260,7 @@ def is_short(call: SoftmaxCall) -> bool:
 SOFTMAX = (
     NO_KEYS,
     Route(
-        lambda call: is_transformed(),
+        is_in_transform,
         "explicit weights: inside a transform of torch.func or in forward mode, which torch's kernel does not support",
         explicit,
     ),
