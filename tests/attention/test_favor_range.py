@@ -208,10 +208,10 @@ def test_range_check_needs_scales_and_sums(
     """e is checked before the first block; z and the row sums are checked after each block. Without the check of e or
     of z, a gradient is wrong.
     """
-    monkeypatch.setattr(blocked, "has_tiny_sum", _never)
     mixer = _favor(width)
     inputs = change(_along_first_row(mixer), *tensors(TOKENS, width))
     assert _worst_error(mixer, inputs, factor=1e4) < 1e-3
+    monkeypatch.setattr(blocked, "has_tiny_sum", _never)
     features.check = lambda *positive: in_range(*ignore(*positive))
     assert not _worst_error(mixer, inputs, factor=1e4) < 1e-2
 
