@@ -14,6 +14,7 @@ MOST_LINES = 350
 # A package or module may import from its own row and from the rows above. The package's __init__ imports lazily.
 ORDER = [
     [
+        "allocation",
         "autocast",
         "lazy",
         "smoothing",

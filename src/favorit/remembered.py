@@ -72,10 +72,11 @@ def _remembered(path: str) -> list[dict[str, str]]:
     """The digests of each remembered version of a file by relative path, the newest last."""
     try:
         entries = sorted(_folder(path).glob("*.json"), key=lambda entry: entry.stat().st_mtime)
-        found = [read_json(str(entry), file=str, sha256=dict) for entry in entries]
+        found = [read_json(str(entry)) for entry in entries]
     except (OSError, FavoritError):  # an entry that cannot be read is not remembered
         return []
-    return [each["sha256"] for each in found if each["file"] == path and each["sha256"]]
+    digests = [each.get("sha256") for each in found if each.get("file") == path]
+    return [each for each in digests if each and isinstance(each, dict)]
 
 
 def _folder(path: str) -> Path:

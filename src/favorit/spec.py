@@ -15,6 +15,7 @@ import ast
 import inspect
 import keyword
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Generic, TypeVar, get_type_hints
 
@@ -224,10 +225,18 @@ class Registry(Generic[T]):
 
     A builder has two kinds of keyword arguments. Those in `context` come from the surrounding model (head width, layer
     index) and are passed to the builders that have them. All others are parameters that a user may write in a spec.
+
+    `within(spec)` is the context in which a component is built: `allocation.within_memory` for modules of torch.
     """
 
-    def __init__(self, noun: str, context: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        noun: str,
+        context: Iterable[str] = (),
+        within: Callable[[str], AbstractContextManager[Any]] = nullcontext,
+    ) -> None:
         self.noun = noun
+        self.within = within
         self.context = frozenset(context)
         self._entries: dict[str, Entry[T]] = {}
         self._aliases: dict[str, str] = {}
@@ -304,4 +313,5 @@ class Registry(Generic[T]):
             spec = parse(spec)
         entry = self[spec.name]
         values = entry.resolve(spec)
-        return entry.builder(**values, **{key: value for key, value in context.items() if key in entry.context})
+        with self.within(str(spec)):
+            return entry.builder(**values, **{key: value for key, value in context.items() if key in entry.context})

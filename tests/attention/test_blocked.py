@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from favorit.attention import Linear
-from favorit.attention.cpu import blocked, causal, explicit_softmax, short
+from favorit.attention.cpu import blocked, explicit_softmax, in_parts, short
 from favorit.attention.cpu.limits import Limits
 from favorit.attention.cpu.tiling import block_sizes, chunks, even_chunk_size
 from favorit.attention.mixer import UnprojectedTokens
@@ -70,7 +70,7 @@ def test_causal_parts_equal_the_whole_for_every_part_size(
     mask = torch.rand(2, 150, generator=torch.Generator().manual_seed(0)) < 0.7 if masked else None
     wanted = (q, k, v, *mixer.parameters())
     if mixer.kernel.features == 24:
-        assert len(causal.parts(mixer.kernel, limits, q, k)) == num_parts
+        assert len(in_parts.parts(mixer.kernel, limits, q, k)) == num_parts
     assert "some heads at a time" in mixer.explain(q, k, v, mask)
     fast, slow = mixer(q, k, v, key_mask=mask), mixer.direct(q, k, v, mask)
     assert_close(fast, slow, 1e-12)

@@ -8,16 +8,21 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from favorit import seeds
+from favorit.allocation import within_memory
 from favorit.attention.local import LOCALS
-from favorit.attention.mixer import Mixer, UnprojectedTokens, build_mixer
+from favorit.attention.mixer import Mixer, UnprojectedTokens, build_mixer, keep
 from favorit.errors import FavoritError, check_positive
 from favorit.grids import Grid, check_grid
 from favorit.position import Position, acts_on_qk, build_position
 from favorit.tensors import check_key_mask, check_tensor
+
+# Elements of masked tokens from this size on count as zero. Projections and products of smaller ones do not overflow.
+LARGEST_PADDING = 1e12
 
 
 class Attention(nn.Module):
@@ -62,10 +67,11 @@ class Attention(nn.Module):
         self.dim, self.heads, self.head_dim = dim, heads, head_width(dim, heads, head_dim)
         inner = self.heads * self.head_dim
         seed = seeds.chosen(seed)
-        self.qkv = nn.Linear(dim, 3 * inner, bias=qkv_bias)
-        self.out = nn.Linear(inner, dim, bias=out_bias)
-        self.norm_q = HeadNorm(self.head_dim) if qk_norm else nn.Identity()
-        self.norm_k = HeadNorm(self.head_dim) if qk_norm else nn.Identity()
+        with within_memory(f"Attention(dim={dim}, heads={heads})"):
+            self.qkv = nn.Linear(dim, 3 * inner, bias=qkv_bias)
+            self.out = nn.Linear(inner, dim, bias=out_bias)
+            self.norm_q = HeadNorm(self.head_dim) if qk_norm else nn.Identity()
+            self.norm_k = HeadNorm(self.head_dim) if qk_norm else nn.Identity()
         shape: dict[str, Any] = dict(heads=heads, head_dim=self.head_dim, prefix=prefix, layer=layer, seed=seed)
         if grid is not None:
             check_grid(grid)
@@ -88,21 +94,26 @@ class Attention(nn.Module):
     ) -> Tensor:
         """(B,N,C) -> (B,N,C), or (B,num_queries,C) for the first `num_queries` tokens.
 
-        Without a grid, tokens lie in one row.
+        Without a grid, tokens lie in one row. `key_mask` (B,N) is true for the tokens that serve as keys. The others
+        may contain anything, for example uninitialized padding. Their elements that are NaN or at least
+        LARGEST_PADDING in size count as zero.
         """
         grid = self._check_tokens(x, grid, prefix, key_mask)
+        if key_mask is not None:
+            x = _clear_padding(x, key_mask)
         if num_queries is not None and key_mask is None and self._can_skip_projections():
             x = self.position.tokens(x, grid, prefix)
             return self._project_out(self.mixer.read(*self._first_queries(x, num_queries)))
         q, k, v = self._project_qkv(x, grid, prefix)
         mixed = self.mixer(q if num_queries is None else q[:, :, :num_queries], k, v, key_mask=key_mask)
         if self.local is not None:
-            mixed = mixed + self.local(v, grid, prefix)[:, :, : mixed.shape[2]]
+            mixed = mixed + self.local(keep(v, key_mask), grid, prefix)[:, :, : mixed.shape[2]]
         return self._project_out(mixed)
 
     def weights(self, x: Tensor, grid: Grid | None = None, prefix: int = 0, key_mask: Tensor | None = None) -> Tensor:
         """The attention map (B,H,N,N), also for mixers that never form one."""
         grid = self._check_tokens(x, grid, prefix, key_mask)
+        x = x if key_mask is None else _clear_padding(x, key_mask)
         q, k, _ = self._project_qkv(x, grid, prefix)
         return self.mixer.weights(q, k, key_mask=key_mask)
 
@@ -178,6 +189,11 @@ class Attention(nn.Module):
                 f"a causal mixer with prefix={prefix} (head=cls) is not valid: "
                 "the class token would see only itself; use head=mean or seqpool"
             )
+
+
+def _clear_padding(x: Tensor, key_mask: Tensor) -> Tensor:
+    """x with zeros for NaN and large elements of masked tokens: in backward, 0 * NaN would reach the weights."""
+    return torch.where(key_mask[..., None] | (x.abs() < LARGEST_PADDING), x, 0.0)
 
 
 def _is_hooked(module: nn.Module) -> bool:

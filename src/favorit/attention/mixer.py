@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from favorit import seeds
+from favorit.allocation import within_memory
 from favorit.attention.cpu.limits import Limits
 from favorit.errors import check_positive
 from favorit.grids import Grid
@@ -70,7 +71,12 @@ class Mixer(nn.Module, ABC):
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
         """(B,H,Nq,D), (B,H,Nk,D), (B,H,Nk,D) -> (B,H,Nq,D). `key_mask` (B,Nk) is true for keys to keep.
 
-        A query without keys gets zeros.
+        A query without keys gets zeros: if Nk = 0, if all keys are masked, or if a causal query sees only masked keys.
+        Masked keys and their values may be anything, also NaN or infinite (uninitialized padding): they change no
+        output, and their gradients are zero. An implementation replaces them by zeros first (`keep`). Multiplying their
+        weights by zero is not enough: 0 * NaN = NaN, in forward or in backward.
+
+        Outputs and gradients are finite in fp32 for norms of q and k up to 1e15 and of v up to 100.
         """
 
     @abstractmethod
@@ -97,7 +103,9 @@ class Mixer(nn.Module, ABC):
         """Fits parameters that depend on the token grid to another grid. Most mixers have none."""
 
 
-MIXERS: Registry[Mixer] = Registry("mixer", context=("heads", "head_dim", "tokens", "prefix", "layer", "seed"))
+MIXERS: Registry[Mixer] = Registry(
+    "mixer", context=("heads", "head_dim", "tokens", "prefix", "layer", "seed"), within=within_memory
+)
 
 
 def build_mixer(
@@ -124,6 +132,11 @@ def build_mixer(
     mixer = MIXERS.build(spec, heads=heads, head_dim=head_dim, tokens=tokens, prefix=prefix, layer=layer, seed=seed)
     mixer.heads, mixer.head_dim = heads, head_dim
     return mixer
+
+
+def keep(x: Tensor, key_mask: Tensor | None) -> Tensor:
+    """x (B,H,N,D) with zeros for masked tokens, and zero gradients for them. Their values may be anything, also NaN."""
+    return x if key_mask is None else x.masked_fill(~key_mask[:, None, :, None], 0.0)
 
 
 def allowed_keys(q: Tensor, k: Tensor, key_mask: Tensor | None, causal: bool) -> Tensor | None:

@@ -48,7 +48,7 @@ def complete(command: str, parameter: Any) -> None:
 
 
 def _stored(kind: str) -> Callable[[str], Iterable[str]]:
-    return lambda incomplete: read_json(str(cache_folder() / NAMES), names=dict)["names"][kind]
+    return lambda incomplete: read_json(str(cache_folder() / NAMES))["names"][kind]
 
 
 def _presets(incomplete: str) -> Iterable[str]:

@@ -13,6 +13,7 @@ import torch
 from pydantic import BeforeValidator, Field
 from torch import Tensor, nn
 
+from favorit.allocation import within_memory
 from favorit.errors import FavoritError
 from favorit.grids import Grid
 from favorit.model.activation import Activation, activation
@@ -41,7 +42,7 @@ class Stem(nn.Module, ABC):
         return self.embed(images), grid
 
 
-STEMS: Registry[Stem] = Registry("stem", context=("image_channels", "dim", "image_size"))
+STEMS: Registry[Stem] = Registry("stem", context=("image_channels", "dim", "image_size"), within=within_memory)
 
 
 @STEMS.register("patch")

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from favorit import seeds
+from favorit.allocation import within_memory
 from favorit.attention import Attention, Kernel, build_mixer
 from favorit.config import ModelConfig
 from favorit.errors import FavoritError
@@ -200,5 +201,5 @@ def create_model(preset_or_config: str | ModelConfig, *, seed: int | None = None
     if not isinstance(config, ModelConfig):
         raise FavoritError(f"create_model needs the name of a preset or a ModelConfig, not {type(config).__name__}")
     seed = seeds.chosen(seed)
-    with seeds.global_stream(seed, "init"):
+    with seeds.global_stream(seed, "init"), within_memory("this model"):
         return ViT(config.replace(**overrides), seed)

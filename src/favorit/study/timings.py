@@ -64,8 +64,8 @@ class Timings:
 
     def _stored(self) -> dict[str, StepCost]:
         try:
-            steps = read_json(str(self._path), steps=dict)["steps"]
+            steps = read_json(str(self._path))["steps"]
             costs = {key: StepCost(*map(float, cost)) for key, cost in steps.items()}
-        except (OSError, FavoritError, TypeError, ValueError):  # no file, or a damaged one
+        except (OSError, FavoritError, KeyError, AttributeError, TypeError, ValueError):  # no file, or a damaged one
             return {}
         return costs if all(0 <= value < float("inf") for cost in costs.values() for value in cost) else {}

@@ -6,13 +6,14 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from favorit.allocation import within_memory
 from favorit.attention.kernels.contract import Kernel
 from favorit.attention.linear import Linear
 from favorit.attention.mixer import MIXERS
 from favorit.errors import FavoritError
 from favorit.spec import Registry, parameters_of
 
-KERNELS: Registry[Kernel] = Registry("kernel", context=("head_dim", "layer", "seed"))
+KERNELS: Registry[Kernel] = Registry("kernel", context=("head_dim", "layer", "seed"), within=within_memory)
 
 
 def add_kernel(name: str, builder: Callable[..., Kernel], parameters: dict[str, Any] | None = None) -> None:
