@@ -101,6 +101,7 @@ def _split(config: RunConfig, data: DataSet) -> tuple[Tensor, tuple[Images, Tens
         folds=options.folds,
         fold=options.fold,
         subset=options.subset,
+        classes=data.classes,
     )
     if own is not None:
         return training, (own, None)
