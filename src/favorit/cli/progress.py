@@ -52,8 +52,11 @@ def training_progress(
             has_events = True
             if curves is not None:
                 curves.on_event(event)
-            if isinstance(event, Begin) and event.step:
-                display.line(f"resumed after step {event.step:,}")
+            if isinstance(event, Begin):
+                for note in event.notes:
+                    display.line(f"note: {note}")
+                if event.step:
+                    display.line(f"resumed after step {event.step:,}")
             elif isinstance(event, Step):
                 epoch = f"epoch {event.epoch + 1}/{config.train.epochs}"
                 display.bar(

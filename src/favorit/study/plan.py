@@ -63,11 +63,16 @@ def make_plan(
     With `fetch`, missing data sets are downloaded, as in training. Without `fetch`, points of a missing data set are
     checked as far as possible. They have an identifier only if `digests` returns the digest of the data set.
     """
+    from favorit.data import read_spec
+
     points: dict[str, list[tuple[Point, RunConfig]]] = {}
     order = []
     for point in study.named(options):
         config = study.config(point, options)
-        points.setdefault(config.data.name, []).append((point, config))
+        try:
+            points.setdefault(read_spec(config.data), []).append((point, config))
+        except FavoritError as error:
+            raise FavoritError(f"study {study.name}, point {point.name!r}: {error}") from None
         order.append(point.name)
     tasks: dict[str, Task] = {}
     absent: dict[str, str] = {}
@@ -77,7 +82,7 @@ def make_plan(
             data, why = _data(name, data_dir, fetch)
         except FavoritError as error:
             raise FavoritError(f"study {study.name}, point {own[0][0].name!r}: {error}") from None
-        images[name] = (len(data.train), len(data.test)) if why is None else _published_size(name)
+        images[own[0][1].data.name] = (len(data.train), len(data.test)) if why is None else _published_size(name)
         digest = digests().get(name, "") if why is not None else data.digest
         for task in _resolved(study, own, replace(data, digest=digest)):
             tasks[task.name] = task if digest else replace(task, id="")

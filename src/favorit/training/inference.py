@@ -14,24 +14,32 @@ from torch import Tensor
 
 from favorit import seeds
 from favorit.config import ModelConfig, RunConfig
-from favorit.data import DataSet, Preprocess, build_preprocess, find_images, load_dataset, read_image
+from favorit.data import DataSet, Preprocess, build_preprocess, find_images, load_dataset, read_image, read_spec
+from favorit.data.datasets import path_of, with_values
+from favorit.data.image_files import named
 from favorit.errors import FavoritError
 from favorit.model import ViT, create_model
 from favorit.training.checkpoint import load_weights
 from favorit.training.evaluation import evaluate, report
 from favorit.training.find import open_run
-from favorit.training.loaders import build_loaders
+from favorit.training.loaders import build_test_loaders
 from favorit.training.records import status
 from favorit.training.run import Run
+from favorit.training.test_files import TestPart, existing_root, has_test_files, read_test_part
 
 BATCH = 256
 # The fields that a run stores about its data set.
 CARD = {"digest", "classes", "mean", "std", "image_size", "channels"}
+# Runs of favorit 0.1.0 have no field `fit`: their images were squeezed.
+LEGACY_FIT = "resize"
 
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A trained model that takes raw uint8 images. If `half`, it runs under bf16 autocast, as in training."""
+    """A trained model that takes raw uint8 images. If `half`, it runs under bf16 autocast, as in training.
+
+    `fit` says how image files of another shape get the size `image_size`, as in training.
+    """
 
     model: ViT
     classes: tuple[str, ...]
@@ -39,6 +47,7 @@ class TrainedModel:
     image_size: tuple[int, int]
     channels: int
     half: bool = False
+    fit: str = "resize"
 
     @property
     def precision(self) -> partial[torch.autocast]:
@@ -87,6 +96,7 @@ def load(run: str | Path | Run) -> TrainedModel:
         tuple(card["image_size"]),
         card["channels"],
         config.train.precision == "bf16",
+        card.get("fit", LEGACY_FIT),
     )
 
 
@@ -96,18 +106,25 @@ def load_data(path: str | Path, data_dir: str | Path | None = None) -> DataSet:
     Raises an error if its content has changed: another split could test on images that the run has trained on.
     """
     saved = open_run(path).config()
-    name, absolute = saved["config"]["data"]["name"], saved["data"].get("name")
+    card, options = saved["data"], RunConfig(**saved["config"]).data
+    legacy = "fit" not in card
+    name = with_values(options.name, legacy=True) if legacy else read_spec(options)
+    absolute = card.get("name", name)
     try:
-        data = load_dataset(absolute or name, data_dir)
+        data = load_dataset(with_values(absolute, legacy=True) if legacy else absolute, data_dir)
     except FavoritError:  # images and working directory may have moved together: try the path as the user wrote it
         data = load_dataset(name, data_dir)
     if data.digest != saved["data"]["digest"]:
-        raise FavoritError(f"{name} is not the data set that {path} was trained on: its content has changed")
+        raise FavoritError(f"{options.name} is not the data set that {path} was trained on: its content has changed")
     return data
 
 
-def evaluate_run(path: str | Path, data_dir: str | Path | None = None) -> dict[str, Any]:
-    """Repeats the test of a complete run on its own test images: metrics, times, size, flags and classes."""
+def evaluate_run(path: str | Path, data_dir: str | Path | None = None, skip_unreadable: bool = False) -> dict[str, Any]:
+    """Repeats the test of a complete run on its own test images: metrics, times, size, flags and classes.
+
+    Of a folder, only the test images are read, so that other files may have changed. With `skip_unreadable`, test
+    images that are missing, unreadable or changed are left out, listed in `skipped`, and the result is flagged.
+    """
     run = open_run(path)
     saved, result = run.config(), run.result()
     state = status(run, result)
@@ -115,10 +132,32 @@ def evaluate_run(path: str | Path, data_dir: str | Path | None = None) -> dict[s
         reason = "only the weights that a complete run selected can be tested"
         raise FavoritError(f"{path} is {state}, not complete: {reason}; `favorit runs` lists all runs")
     trained, config = load(path), RunConfig(**saved["config"])
-    data = load_data(path, data_dir)
-    found = evaluate(trained.model, build_loaders(config, data, 0, 1).test, torch.device("cpu"), trained.precision)
+    part = _test_part(run.path, saved, data_dir)
+    if part.changed and (not skip_unreadable or len(part.changed) == len(part.data.test)):
+        raise _changed(path, part)
+    loader, _ = build_test_loaders(config, part.data, part.changed)
+    found = evaluate(trained.model, loader, torch.device("cpu"), trained.precision)
     image = torch.zeros(1, config.model.channels, *config.model.image_size)
-    return {"classes": trained.classes, "flags": result["flags"], **report(trained.model, found, image)}
+    left_out = {"skipped": list(part.changed.values())} if part.changed else {}
+    flags = [*result["flags"], *(["incomplete-test"] if part.changed else [])]
+    return {"classes": trained.classes, "flags": flags, **left_out, **report(trained.model, found, image)}
+
+
+def _test_part(path: Path, saved: dict[str, Any], data_dir: str | Path | None) -> TestPart:
+    """The test images of a run."""
+    if not has_test_files(path):
+        return TestPart(load_data(path, data_dir), {})
+    card = saved["data"]
+    return read_test_part(path, card, existing_root(path_of(card["name"]), path_of(saved["config"]["data"]["name"])))
+
+
+def _changed(path: str | Path, part: TestPart) -> FavoritError:
+    """The error for test images that are missing, unreadable or changed."""
+    count, total = len(part.changed), len(part.data.test)
+    files = named([*part.changed.values()])
+    what = f"{count} of {total} test images of {path} are missing, unreadable or changed: {files}"
+    others = f", or test the other {total - count} with --skip-unreadable" if count < total else ""
+    return FavoritError(f"{what}: restore them{others}; the accuracy of the run is in its result.json")
 
 
 class Prediction(NamedTuple):
@@ -140,7 +179,7 @@ def _predict(trained: TrainedModel, files: list[Path], top: int) -> list[Predict
     pixels, errors = {}, {}
     for index, file in enumerate(files):
         try:
-            pixels[index] = read_image(file, trained.image_size, trained.channels)
+            pixels[index] = read_image(file, trained.image_size, trained.channels, trained.fit)
         except FavoritError as error:
             errors[index] = str(error)
     classes: dict[int, list[tuple[str, float]]] = {}

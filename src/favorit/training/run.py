@@ -14,7 +14,7 @@ import torch
 from favorit import seeds
 from favorit.attention.local import LOCALS
 from favorit.config import DataConfig, ModelConfig, RunConfig, identify
-from favorit.data import AUGMENTS, PREPROCESSES, DataSet, build_preprocess, load_dataset, with_absolute_path
+from favorit.data import AUGMENTS, PREPROCESSES, DataSet, build_preprocess, load_dataset, read_spec, with_absolute_path
 from favorit.errors import FavoritError
 from favorit.model import HEADS, STEMS, ViT, create_model
 from favorit.model.layout import layers, shorten
@@ -30,6 +30,7 @@ from favorit.training.optim import OPTIMIZERS, SCHEDULES
 from favorit.training.packed import SUFFIX
 from favorit.training.predictions import Predictions
 from favorit.training.stored import StoredRun, has_ended
+from favorit.training.test_files import write_test_files
 
 PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 
@@ -101,6 +102,7 @@ def run_id(config: RunConfig, digest: str) -> str:
         ),
         data=data.replace(
             name=DataConfig().name,
+            skip_unreadable=False,  # the digest is that of the images that were read
             augment=_canonical_pattern(AUGMENTS, data.augment),
             preprocess=_canonical_pattern(PREPROCESSES, data.preprocess),
         ),
@@ -142,7 +144,8 @@ def train(
     config = RunConfig(**config) if isinstance(config, dict) else config
     if Path(out).exists() and not Path(out).is_dir():
         raise FavoritError(f"{out} is a file: give a folder for runs, which is created if it does not exist")
-    data = read(config.data.name, data_dir)
+    spec = read_spec(config.data)
+    data = read(spec, data_dir)
     config = resolve(config, data)
     identifier = run_id(config, data.digest)
     folder = RunFolder(Path(out) / identifier)
@@ -163,7 +166,9 @@ def train(
                 folder.tidy()
             return _finished(folder, result)
         if fabric.is_global_zero:
-            card = {"name": with_absolute_path(config.data.name), **_card(data)}
+            if data.files is not None:
+                write_test_files(folder, data.files.test, data.test.images)
+            card = {"name": with_absolute_path(spec), **_card(data)}
             pattern = shorten(layers(config.model.layout, config.model.performer, config.model.depth))
             folder.write_config(
                 {"id": identifier, "layers": pattern, "config": config.model_dump(mode="json"), "data": card}
@@ -253,4 +258,5 @@ def _card(data: DataSet) -> dict[str, Any]:
         "std": data.std,
         "image_size": data.image_size,
         "channels": data.channels,
+        "fit": data.fit,
     }

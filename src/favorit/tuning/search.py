@@ -15,7 +15,7 @@ from optuna.pruners import NopPruner
 from optuna.storages import BaseStorage
 
 from favorit.config import RunConfig
-from favorit.data import load_dataset
+from favorit.data import load_dataset, read_spec
 from favorit.errors import FavoritError, check_positive, unknown
 from favorit.tuning.events import StudyStarted, TuneEvent
 from favorit.tuning.objective import OBJECTIVES, identify_run
@@ -117,7 +117,7 @@ def _plan(
     if not isinstance(PRUNERS.build(pruner, epochs=space.base.train.epochs), NopPruner) and len(objectives) > 1:
         raise FavoritError(f"the pruner {pruner!r} cannot be used with two objectives: use none")
     identify_run(
-        space.base, load_dataset(space.base.data.name, options["data_dir"])
+        space.base, load_dataset(read_spec(space.base.data), options["data_dir"])
     )  # raises an error if the data set does not fit the model
     return Plan(
         space=space,
