@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from favorit.cli.queue import queue
-from favorit.cli.shared import DataDir, Workers, with_fields
+from favorit.cli.shared import DataDir, SkipUnreadable, Workers, with_fields
 
 if TYPE_CHECKING:
     from favorit.study import Options, State
@@ -57,6 +57,7 @@ class Selection:
     protocol: Annotated[
         str, typer.Option(help="published, or sound (select by validation accuracy, no augmentation of test images).")
     ] = "published"
+    skip_unreadable: SkipUnreadable = False
     data_dir: DataDir = None
 
     def options(self) -> Options:
@@ -69,7 +70,15 @@ class Selection:
             raise FavoritError(
                 f"--seeds {self.seeds} is not valid: write integers separated by commas, such as 0,1,2"
             ) from None
-        return Options(self.protocol, self.epochs, self.subset, seeds, tuple(self.only or ()), self.scale)
+        return Options(
+            self.protocol,
+            self.epochs,
+            self.subset,
+            seeds,
+            tuple(self.only or ()),
+            self.scale,
+            skip_unreadable=self.skip_unreadable,
+        )
 
 
 @app.command("list")

@@ -9,6 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
+from favorit.cli.shared import SkipUnreadable
+
 
 def train(
     data: Annotated[str | None, typer.Option(help="A data set ('favorit data list'), or folder:PATH.")] = None,
@@ -37,6 +39,7 @@ def train(
         ),
     ] = None,
     out: Annotated[Path, typer.Option(help="The folder for runs.")] = Path("runs"),
+    skip_unreadable: SkipUnreadable = False,
     data_dir: Annotated[
         Path | None,
         typer.Option(help="The folder for data sets; default: FAVORIT_DATA, else the user's cache."),
@@ -71,7 +74,9 @@ def train(
     is_rank_zero = os.environ.get("LOCAL_RANK", "0") == "0"
     console = open_console(stderr=as_json)
     console.quiet = not is_rank_zero
-    values = build_config(config, preset, settings or [], data=data, epochs=epochs, seed=seed)
+    values = build_config(
+        config, preset, settings or [], data=data, epochs=epochs, seed=seed, skip_unreadable=skip_unreadable
+    )
     if folds and (values.data.folds, values.data.fold) != (None, None):
         raise FavoritError("--folds trains every fold, but data.folds and data.fold select one: give only one of them")
     finished = []

@@ -8,7 +8,7 @@ letterbox   scaled until it fits into the rectangle; the rest is black, half on 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 from torch.nn import functional as F
@@ -39,10 +39,30 @@ def kept_box(fit: str, image: Size, target: Size) -> Box:
     return left, top, image[1] - left, image[0] - top
 
 
-def kept_share(fit: str, image: Size, target: Size) -> float:
-    """The fraction of the image's area that is kept."""
+class Loss(NamedTuple):
+    """What an image loses: the share of its area that is cut off, the share of the result that is black border, and
+    the factor by which its aspect ratio changes, at least 1.
+    """
+
+    cut: float
+    border: float
+    stretch: float
+
+
+WHOLE = Loss(0.0, 0.0, 1.0)
+
+
+def fit_loss(fit: str, image: Size, target: Size) -> Loss:
     left, top, right, bottom = kept_box(fit, image, target)
-    return (right - left) * (bottom - top) / (image[0] * image[1])
+    scaled = scaled_size(fit, image, target)
+    height, width = map(min, scaled, target)
+    ratio = scaled[0] * image[1] / (scaled[1] * image[0])
+    return Loss(
+        1 - (right - left) * (bottom - top) / (image[0] * image[1]),
+        1 - height * width / (target[0] * target[1]),
+        # Rounding to whole pixels changes the ratio a little.
+        max(ratio, 1 / ratio) if FITS[fit] is None else 1.0,
+    )
 
 
 def fit_picture(picture: Any, fit: str, target: Size) -> Any:

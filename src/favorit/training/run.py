@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any
 
 import torch
 
-from favorit import seeds
+from favorit import measure, seeds
 from favorit.attention.local import LOCALS
 from favorit.config import DataConfig, ModelConfig, RunConfig, identify
 from favorit.data import AUGMENTS, PREPROCESSES, DataSet, build_preprocess, load_dataset, read_spec, with_absolute_path
@@ -77,11 +78,23 @@ def resolve(config: RunConfig, data: DataSet) -> RunConfig:
     `data.validation` is reset to its default if the data set has its own validation part.
     """
     size = build_preprocess(config.data.preprocess, data.mean, data.std).output_size(data.image_size)
+    if size != data.image_size:
+        _check_batch(config, (data.channels, *size))
     model = config.model.replace(image_size=size, channels=data.channels, classes=len(data.classes))
     own = data.validation is not None and config.data.folds is None
     return config.replace(
         model=model, data=config.data.replace(validation=DataConfig().validation) if own else config.data
     )
+
+
+def _check_batch(config: RunConfig, shape: tuple[int, int, int]) -> None:
+    """Raises an error if a batch of images that `data.preprocess` enlarges does not fit into the free memory."""
+    free, needed = measure.free_memory(), 4 * config.train.batch_size * math.prod(shape)
+    if free is not None and needed > free:
+        raise FavoritError(
+            f"data.preprocess={config.data.preprocess}: a batch of {config.train.batch_size} images of {shape[1]} x "
+            f"{shape[2]} needs {needed / 2**30:,.1f} GiB and {free / 2**30:.1f} are free: use a smaller size"
+        )
 
 
 def run_id(config: RunConfig, digest: str) -> str:
