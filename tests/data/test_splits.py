@@ -119,8 +119,14 @@ def test_count_subset_and_folds_give_the_published_sizes() -> None:
         ({"validation": 1000}, "a count below the 1000 images"),
         ({"validation": True}, "validation=True"),
         ({"validation": 0.0001}, "less than one of 1000 images"),
-        ({"validation": 5}, "5 of 1000 images are fewer than the 10 classes: hold out 10 to 990"),
-        ({"validation": 995}, "the 5 of 1000 that are left are fewer than the 10 classes: hold out 10 to 990"),
+        (
+            {"validation": 5},
+            r"5 of 1000 images are fewer than the 10 classes: set data.validation to a count in 10\.\.990",
+        ),
+        (
+            {"validation": 995},
+            r"the 5 of 1000 that are left are fewer than the 10 classes: set data.validation to a count in 10\.\.990",
+        ),
         ({"subset": 0}, r"subset=0 is not valid: a count in 1\.\.1000"),
         ({"subset": 1001}, r"subset=1001 is not valid: a count in 1\.\.1000"),
         ({"folds": 5}, "give both"),
@@ -140,7 +146,9 @@ def test_invalid_split_is_a_one_line_error(values: dict[str, Any], message: str)
 
 
 def test_class_with_one_image_is_rejected_by_name() -> None:
-    with pytest.raises(FavoritError, match="the class 'dog' with one image cannot be in two parts: add images"):
+    with pytest.raises(
+        FavoritError, match="the class 'dog' has one training image, which cannot be in validation too: add images"
+    ):
         split(torch.tensor([0] * 10 + [1]), seed=0, validation=0.5, classes=("cat", "dog"))
     with pytest.raises(FavoritError, match="the smallest class, 'dog', has only 1 images"):
         split(torch.tensor([0] * 10 + [1]), seed=0, folds=2, fold=0, classes=("cat", "dog"))

@@ -49,8 +49,8 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
     test = found["test"]
     if skipped := found.get("skipped"):
         tested = sum(map(sum, test["confusion"]))
-        yield f"{len(skipped)} test images are missing, unreadable or changed: {named(skipped)}"
-        yield f"tested on the other {tested}: this is not the accuracy of the run, which is in its result.json"
+        yield f"left out, because missing, unreadable or changed: {named(skipped)}"
+        yield f"tested on the other {tested} images: this is not the accuracy of the run, which is in its result.json"
     mean, deviation = found["inference_seconds_per_batch"]
     spread = "" if deviation is None else f" +- {1e3 * deviation:.1f}"
     memory = "" if found["peak_memory"] is None else f"   peak memory {found['peak_memory'] / 2**20:,.0f} MiB"

@@ -276,8 +276,8 @@ class Augment:
             if (limit := stage.largest(height, width)) is not None and limit[1] > limit[2]:
                 name, value, most = limit
                 raise FavoritError(
-                    f"augmentation: {type(stage).__name__.lower()} with {name}={value} is not valid for images of "
-                    f"{height} x {width}: nothing of an image may be left; at most {most}"
+                    f"augmentation: {type(stage).__name__.lower()}({name}={value}) is not valid for images of "
+                    f"{height} x {width}, which could vanish entirely: {name} is at most {most}"
                 )
 
     def draw(self, seed: int, epoch: int, samples: int) -> list[Tensor]:

@@ -140,7 +140,14 @@ def _spec(text: str) -> Spec:
     """The parsed name; `folder:PATH` is short for folder('PATH')."""
     if isinstance(text, str) and text.startswith("folder:"):
         return Spec("folder", (text.removeprefix("folder:"),))
-    return parse(text)
+    try:
+        return parse(text)
+    except FavoritError as error:
+        if isinstance(text, str) and text.startswith("folder("):
+            raise FavoritError(
+                f"cannot read the data set {text!r}: write the path in quotes: folder('PATH', image_size=96)"
+            ) from None
+        raise error
 
 
 def describe_dataset(name: str) -> DataSet:

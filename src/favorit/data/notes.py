@@ -25,7 +25,7 @@ def folder_notes(
 ) -> Iterator[str]:
     """Notes on a folder, given the files and images of each part."""
     if skipped:
-        yield f"{len(skipped)} unreadable files are skipped: {named(skipped)}"
+        yield f"skipped {len(skipped)} unreadable file{'s' if len(skipped) > 1 else ''}: {named(skipped)}"
     train_files, train = parts["train"]
     known = dict(zip(image_digests(train.images), train_files, strict=True))
     for part, (files, images) in parts.items():
@@ -50,6 +50,6 @@ def few_images(labels: Tensor, classes: Sequence[str]) -> Iterator[str]:
     smallest = int(counts.argmin())
     if counts[smallest] < FEW_IMAGES:
         yield (
-            f"the class {classes[smallest]!r} has only {int(counts[smallest])} training images, so results depend much "
-            "on the split and the seed: add images, or train with --folds 5 or several seeds and take the mean"
+            f"few images per class: the smallest, {classes[smallest]!r}, has {int(counts[smallest])} for training, so "
+            "results depend much on the split and the seed: add images, or take the mean of --folds 5 or several seeds"
         )

@@ -122,7 +122,7 @@ def _in_its_file(dataset: DataSet, index: int) -> tuple[str, Tensor] | None:
     )
     kept = torch.zeros(pixels.shape[1:], dtype=torch.bool)
     kept[top:bottom, left:right] = True
-    return f"file, {height} x {width}", torch.where(kept, pixels, 160 + pixels // 8 * 3)
+    return f"file {width}x{height}", torch.where(kept, pixels, 160 + pixels // 8 * 3)
 
 
 def _steps(

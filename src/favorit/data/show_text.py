@@ -47,7 +47,8 @@ def _fit_line(dataset: DataSet, files: ImageFiles) -> str:
 
     def largest(values: tuple[float, ...]) -> str:
         worst = max(range(len(values)), key=values.__getitem__)
-        return f"{files.train[worst]} ({' x '.join(map(str, files.sizes[worst]))})"
+        height, width = files.sizes[worst]
+        return f"{files.train[worst]} ({width} wide, {height} high)"
 
     found = []
     if max(cut):

@@ -107,12 +107,16 @@ def _check_sizes(labels: Indices, count: int, names: Sequence[str]) -> None:
     if counts.min() < 2:
         smallest = _name(names, int(classes[counts.argmin()]))
         fix = "add images, remove the class, or set data.validation=0 and train.select=last"
-        raise FavoritError(f"validation: the class {smallest} with one image cannot be in two parts: {fix}")
+        raise FavoritError(
+            f"validation: the class {smallest} has one training image, which cannot be in validation too: {fix}"
+        )
     rest = len(labels) - count
     if min(count, rest) < len(counts):
         least, most = len(counts), len(labels) - len(counts)
         few = f"{count} of {len(labels)} images" if count < least else f"the {rest} of {len(labels)} that are left"
-        raise FavoritError(f"validation: {few} are fewer than the {least} classes: hold out {least} to {most}")
+        raise FavoritError(
+            f"validation: {few} are fewer than the {least} classes: set data.validation to a count in {least}..{most}"
+        )
 
 
 def _divide(labels: Indices, indices: Indices, count: int, seed: int, purpose: str) -> tuple[Indices, Indices]:

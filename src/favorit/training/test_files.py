@@ -76,4 +76,4 @@ def existing_root(*paths: str | None) -> Path:
     given = list(dict.fromkeys(path for path in paths if path is not None))
     if found := next((Path(path) for path in given if Path(path).is_dir()), None):
         return found
-    raise FavoritError(f"{' and '.join(given)}: folder not found: the test images of the run were there")
+    raise FavoritError(f"{' and '.join(given)}: folder not found: the test images of the run were there; move it back")
