@@ -9,7 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
+from favorit.cli.shared import TableForm, with_fields
 
+
+@with_fields
 def evaluate(
     run: Annotated[Path, typer.Argument(help="A run's folder, such as runs/0123456789abcdef.", metavar="RUN")],
     data_dir: Annotated[
@@ -20,7 +23,8 @@ def evaluate(
         bool,
         typer.Option("--skip-unreadable", help="Leave out test images that are missing, unreadable or changed."),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    *,
+    form: TableForm,
 ) -> None:
     """Evaluate a complete run on its test set again.
 
@@ -28,18 +32,17 @@ def evaluate(
 
     Example: [bold]favorit evaluate runs/0123456789abcdef[/bold]
     """
-    from favorit.cli.console import open_console
-    from favorit.cli.tables import class_table
+    from favorit.cli.tables import CLASS_NUMBERS, class_rows
     from favorit.training.inference import evaluate_run
 
     found = evaluate_run(run, data_dir, skip_unreadable)
-    if as_json:
+    if form.as_json:
         typer.echo(json.dumps({"run": str(run), **found}))
         return
-    console = open_console()
     for line in _lines(found):
-        console.print(line, soft_wrap=True, markup=False)
-    console.print(class_table(found["test"], found["classes"]), markup=False)
+        form.say(line)
+    titles, rows = class_rows(found["test"], found["classes"])
+    form.write(titles, rows, right=CLASS_NUMBERS)
 
 
 def _lines(found: dict[str, Any]) -> Iterator[str]:
