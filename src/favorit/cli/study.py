@@ -211,6 +211,8 @@ def run(
         soft_wrap=True,
         markup=False,
     )
+    for note in dict.fromkeys(report.plan.notes):
+        console.print(f"note: {note}", soft_wrap=True, markup=False)
     with closing(events), study_progress(console, report) as show, nullcontext() if curves is None else closing(curves):
         for event in events:
             show(event)

@@ -60,6 +60,8 @@ def plan_table(
         form.say(f"{time_left(sum(seconds.values()) / workers, workers)} here")
     for reason in dict.fromkeys(plan.absent.values()):
         form.say(reason)
+    for note in dict.fromkeys(plan.notes):
+        form.say(f"note: {note}")
     notes(form, plan.study, [state.name for state in states])
 
 

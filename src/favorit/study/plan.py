@@ -24,7 +24,7 @@ INDEX = 1  # schema of the index file
 
 @dataclass(frozen=True)
 class Plan:
-    """The tasks of a study, and the number of (training, test) images of each data set.
+    """The tasks of a study, the number of (training, test) images of each data set, and notes about the data sets.
 
     `absent` has the reason for each point whose data set is missing. The task of such a point may have no identifier.
     """
@@ -34,6 +34,7 @@ class Plan:
     tasks: tuple[Task, ...]
     absent: Mapping[str, str]
     images: Mapping[str, tuple[int, int]]
+    notes: tuple[str, ...] = ()
 
     @property
     def ready(self) -> list[Task]:
@@ -77,18 +78,20 @@ def make_plan(
     tasks: dict[str, Task] = {}
     absent: dict[str, str] = {}
     images: dict[str, tuple[int, int]] = {}
+    notes: list[str] = []
     for name, own in points.items():
         try:
             data, why = _data(name, data_dir, fetch)
         except FavoritError as error:
             raise FavoritError(f"study {study.name}, point {own[0][0].name!r}: {error}") from None
         images[own[0][1].data.name] = (len(data.train), len(data.test)) if why is None else _published_size(name)
+        notes += [f"{data.name}: {note}" for note in data.notes]
         digest = digests().get(name, "") if why is not None else data.digest
         for task in _resolved(study, own, replace(data, digest=digest)):
             tasks[task.name] = task if digest else replace(task, id="")
             if why is not None:
                 absent[task.name] = why
-    return Plan(study, options, tuple(tasks[name] for name in order), absent, images)
+    return Plan(study, options, tuple(tasks[name] for name in order), absent, images, tuple(notes))
 
 
 def _data(name: str, data_dir: str | Path | None, fetch: bool) -> tuple[DataSet, str | None]:
