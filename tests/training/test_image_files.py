@@ -188,6 +188,21 @@ def test_few_images_of_a_class_are_noted(tmp_path: Path, folder: Path) -> None:
     assert begin == Begin(begin.path, 0)
 
 
+@pytest.mark.parametrize("fit_value", ["squeeze", 5, None, ["crop"]])
+def test_damaged_fit_or_test_files_are_named(tmp_path: Path, folder: Path, fit_value: Any) -> None:
+    run, _ = fit(tmp_path / "runs", on(f"folder('{folder}', image_size=16)"))
+    files, config = run.path / "test_files.json", run.path / "config.json"
+    for content in ("[]", '{"schema": 1}', '{"schema": 1, "files": {}}', '{"schema": 1, "files": {"x/1.png": 1}}'):
+        files.write_text(content)
+        with pytest.raises(FavoritError, match=r"test_files.json is damaged"):
+            evaluate_run(run.path)
+    saved = json.loads(config.read_text())
+    saved["data"]["fit"] = fit_value
+    config.write_text(json.dumps(saved))
+    with pytest.raises(FavoritError, match=r"config.json is damaged \(fit .* is not one of resize, crop, letterbox"):
+        evaluate_run(run.path)
+
+
 def test_batch_of_enlarged_images_that_does_not_fit_into_memory_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(FavoritError, match=r"letterbox\(1000000\): a batch of 16 images of 1000000 x 1000000 needs"):
         fit(tmp_path / "runs", tiny(data=dict(preprocess="letterbox(1000000)")))

@@ -16,8 +16,10 @@ from favorit import seeds
 from favorit.config import ModelConfig, RunConfig
 from favorit.data import DataSet, Preprocess, build_preprocess, find_images, load_dataset, read_image, read_spec
 from favorit.data.datasets import path_of, with_values
+from favorit.data.fit import FITS
 from favorit.data.image_files import named
 from favorit.errors import FavoritError
+from favorit.files import damaged
 from favorit.model import ViT, create_model
 from favorit.training.checkpoint import load_weights
 from favorit.training.evaluation import evaluate, report
@@ -85,6 +87,9 @@ def load(run: str | Path | Run) -> TrainedModel:
     if missing := CARD - card.keys():
         file = stored.path / "config.json"
         raise FavoritError(f"{file} is damaged (its data section lacks {', '.join(sorted(missing))}): restore it")
+    fit = card.get("fit", LEGACY_FIT)
+    if fit not in [*FITS]:
+        raise damaged(stored.path / "config.json", f"fit {fit!r} is not one of {', '.join(FITS)}")
     weights = stored.weights("best.safetensors" if config.train.ema is None else "best-ema.safetensors")
     model = create_model(ModelConfig(**saved["config"]["model"]), seed=seeds.derive(config.seed, "model")).eval()
     load_weights(model, weights)
@@ -96,7 +101,7 @@ def load(run: str | Path | Run) -> TrainedModel:
         tuple(card["image_size"]),
         card["channels"],
         config.train.precision == "bf16",
-        card.get("fit", LEGACY_FIT),
+        fit,
     )
 
 
