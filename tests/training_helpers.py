@@ -201,3 +201,15 @@ def files(folder: Path) -> Iterator[tuple[str, int]]:
     for path in sorted(folder.rglob("*")):
         if path.is_file():
             yield str(path.relative_to(folder)), path.stat().st_mtime_ns
+
+
+def photos(folder: Path, counts: dict[str, int], seed: int = 0) -> Path:
+    """Writes FOLDER/class/NUMBER.png in several shapes, none of them a square: noise around the level of the class."""
+    generator = np.random.default_rng(seed)
+    for number, (name, count) in enumerate(counts.items()):
+        (folder / name).mkdir(parents=True)
+        for index in range(count):
+            shape = [(12, 20), (30, 14), (16, 24)][index % 3]
+            pixels = generator.integers(60 * number, 60 * number + 80, (*shape, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / name / f"{index:03}.png")
+    return folder

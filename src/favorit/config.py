@@ -174,6 +174,7 @@ class DataConfig(Config):
     `augment` and `preprocess` are patterns such as `crop(4)|flip` and `resize(72)|normalise(0.5, 0.5)`. Only training
     images are augmented, unless `augment_test` is set, as in some published code. `test_subset` limits the test to that
     many images, the same ones for every run. A result is flagged if `augment_test` or `test_subset` is set.
+    `skip_unreadable` skips image files that cannot be read, as if they were not there; the result lists them.
     """
 
     name: str = "digits"
@@ -185,6 +186,7 @@ class DataConfig(Config):
     subset: PositiveInt | None = None
     augment_test: Flag = False
     test_subset: PositiveInt | None = None
+    skip_unreadable: Flag = False
 
 
 class TrainConfig(Config):

@@ -13,7 +13,7 @@ from PIL import Image
 import favorit
 from favorit import FavoritError
 from favorit.data import load_dataset
-from favorit.training.inference import evaluate, predict_files
+from favorit.training.inference import evaluate, load_data, predict_files
 from training_helpers import LIVELY, fit, pictures, tiny
 
 CONFIGS = {
@@ -92,10 +92,10 @@ def test_bf16_run_is_evaluated_in_bf16(tmp_path: Path):
 def test_changed_data_is_rejected(tmp_path: Path):
     path = pictures(tmp_path / "images", {"a": 20, "b": 20})
     run, _ = fit(tmp_path / "runs", tiny(data=dict(name=f"folder('{path}', 8)", validation=0.2), train=dict(epochs=1)))
-    evaluate(run.path)
+    load_data(run.path)
     (path / "a" / "000.png").unlink()
     with pytest.raises(FavoritError, match=r"is not the data set that .* was trained on"):
-        evaluate(run.path)
+        load_data(run.path)
 
 
 def test_features_are_the_tokens_that_the_head_reads(shades):

@@ -21,7 +21,14 @@ FROM_DATA = {"image_size", "channels", "classes"}
 
 
 def build_config(
-    file: Path | None, model: str | None, settings: list[str], *, data: str | None, epochs: int | None, seed: int | None
+    file: Path | None,
+    model: str | None,
+    settings: list[str],
+    *,
+    data: str | None,
+    epochs: int | None,
+    seed: int | None,
+    skip_unreadable: bool = False,
 ) -> RunConfig:
     """The configuration of `favorit train`. `model` is the name of a preset."""
     values: dict[str, Any] = _read(file) if file is not None else {}
@@ -45,6 +52,8 @@ def build_config(
     values.update(changes)
     if data is not None:
         sections["data"]["name"] = data
+    if skip_unreadable:
+        sections["data"]["skip_unreadable"] = True
     if epochs is not None:
         sections["train"]["epochs"] = epochs
     if seed is not None:

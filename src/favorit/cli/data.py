@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from favorit.cli.shared import TableForm, with_fields
+from favorit.cli.shared import SkipUnreadable, TableForm, with_fields
 from favorit.terminal import echo
 
 app = typer.Typer(help="Data sets: list, fetch, show.", no_args_is_help=True, rich_markup_mode="rich")
@@ -100,20 +100,25 @@ def show(
     ] = None,
     patch: Annotated[int | None, typer.Option("--patch", min=1, help="Side of a patch in pixels.")] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed for the choice of samples.")] = 0,
+    skip_unreadable: SkipUnreadable = False,
     data_dir: DataDir = None,
 ) -> None:
     """Draw an overview of a data set: samples by class, augmentation steps, normalized image (black is -2, white 2),
-    channels, histograms, patches.
+    channels, histograms, patches. Of a folder, print how images get their size, unreadable files, copies, and classes
+    with few images.
 
     Example: [bold]favorit data show cifar10 --out cifar10.png --augment "crop(4)|flip|rotate(5)"[/bold]
     """
     from favorit.cli.console import check_figures
-    from favorit.data.datasets import load_dataset
+    from favorit.data.datasets import load_dataset, with_values
     from favorit.data.show_figure import save_picture
+    from favorit.data.show_text import describe
 
     plain = "folder" if name.startswith("folder:") else name.partition("(")[0]
     target = out or Path(f"{plain}.png")
     check_figures(out=target)
-    dataset = load_dataset(name, data_dir)
+    dataset = load_dataset(with_values(name, skip_unreadable=True) if skip_unreadable else name, data_dir)
     save_picture(dataset, target, augment, patch, seed)
+    for line in describe(dataset):
+        echo(line)
     echo(str(target))

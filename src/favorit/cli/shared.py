@@ -25,6 +25,13 @@ Workers = Annotated[
         min=1, help="Number of runs trained in parallel; the processes divide the CPU threads of this machine."
     ),
 ]
+SkipUnreadable = Annotated[
+    bool,
+    typer.Option(
+        "--skip-unreadable",
+        help="Skip image files of a folder that cannot be read, and list them. Short for data.skip_unreadable=True.",
+    ),
+]
 DataDir = Annotated[
     Path | None, typer.Option(help="Folder of the data sets (default: FAVORIT_DATA, else the user's cache).")
 ]

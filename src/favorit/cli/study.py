@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from favorit.cli.queue import queue
-from favorit.cli.shared import DataDir, TableForm, Workers, with_fields
+from favorit.cli.shared import DataDir, SkipUnreadable, TableForm, Workers, with_fields
 from favorit.errors import FavoritError
 from favorit.terminal import echo
 
@@ -59,6 +59,7 @@ class Selection:
     protocol: Annotated[
         str, typer.Option(help="published, or sound (select by validation accuracy, no augmentation of test images).")
     ] = "published"
+    skip_unreadable: SkipUnreadable = False
     data_dir: DataDir = None
 
     def __post_init__(self) -> None:
@@ -74,7 +75,15 @@ class Selection:
             raise FavoritError(
                 f"--seeds {self.seeds} is not valid: write integers separated by commas, such as 0,1,2"
             ) from None
-        return Options(self.protocol, self.epochs, self.subset, seeds, tuple(self.only or ()), self.scale)
+        return Options(
+            self.protocol,
+            self.epochs,
+            self.subset,
+            seeds,
+            tuple(self.only or ()),
+            self.scale,
+            skip_unreadable=self.skip_unreadable,
+        )
 
 
 @app.command("list")
@@ -219,6 +228,8 @@ def run(
         markup=False,
     )
     merged(form, report.plan.tasks)
+    for note in dict.fromkeys(report.plan.notes):
+        console.print(f"note: {note}", soft_wrap=True, markup=False)
     with closing(events), study_progress(console, report) as show, nullcontext() if curves is None else closing(curves):
         for event in events:
             show(event)

@@ -63,6 +63,8 @@ def plan_table(
         form.say(reason)
     for line in _tiled_layouts(plan):
         form.say(line)
+    for note in dict.fromkeys(plan.notes):
+        form.say(f"note: {note}")
     notes(form, plan.study, [state.name for state in states])
     merged(form, states)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from favorit.cli.shared import PROGRESS, TableForm, with_fields
+from favorit.cli.shared import PROGRESS, SkipUnreadable, TableForm, with_fields
 from favorit.terminal import echo
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ def train(
         ),
     ] = None,
     out: Annotated[Path, typer.Option(help="The folder for runs.")] = Path("runs"),
+    skip_unreadable: SkipUnreadable = False,
     data_dir: Annotated[
         Path | None,
         typer.Option(help="The folder for data sets; default: FAVORIT_DATA, else the user's cache."),
@@ -82,7 +83,9 @@ def train(
     is_first = is_first_process()
     console = form.open_console()
     console.quiet = not is_first
-    values = build_config(config, preset, settings or [], data=data, epochs=epochs, seed=seed)
+    values = build_config(
+        config, preset, settings or [], data=data, epochs=epochs, seed=seed, skip_unreadable=skip_unreadable
+    )
     if folds and (values.data.folds, values.data.fold) != (None, None):
         raise FavoritError("--folds trains every fold, but data.folds and data.fold select one: give only one of them")
     if folds and any(setting.partition("=")[0].strip() == "data.validation" for setting in settings or []):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from favorit.cli.shared import TableForm, with_fields
+from favorit.cli.shared import SkipUnreadable, TableForm, with_fields
 from favorit.terminal import echo
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ def tune(
     name: Annotated[
         str | None, typer.Option(help="The name of the study; default: that of the space.", metavar="STUDY")
     ] = None,
+    skip_unreadable: SkipUnreadable = False,
     data_dir: Annotated[
         Path | None, typer.Option(help="The folder of data sets; default: FAVORIT_DATA, or else the user's cache.")
     ] = None,
@@ -95,7 +96,9 @@ def tune(
     keep_large_buffers()
     console = form.open_console()
     searched = read_space(space)
-    base = build_config(config, preset, settings or [], data=data, epochs=epochs, seed=seed)
+    base = build_config(
+        config, preset, settings or [], data=data, epochs=epochs, seed=seed, skip_unreadable=skip_unreadable
+    )
     if config is None:
         kept = searched.base if preset is None else searched.base.replace(model=base.model)
         base = replace_fields(kept, fields_set(base))

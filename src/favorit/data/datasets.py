@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from favorit import seeds
-from favorit.data.folder import load_folder
+from favorit.config import DataConfig
+from favorit.data.fit import DEFAULT_FIT, FITS, Size
+from favorit.data.folder import Reading, load_folder
 from favorit.data.formats import cifar_images, idx_images
 from favorit.data.images import DataSet, Images, make_dataset
 from favorit.data.names import CIFAR10_CLASSES, CIFAR100_CLASSES, DIGITS, FASHION_CLASSES
+from favorit.data.preprocess import PREPROCESSES, size_step
 from favorit.data.sources import fetch, fetch_named
 from favorit.data.splits import split
-from favorit.errors import FavoritError, check_path
-from favorit.spec import NonNegativeInt, PositiveInt, Registry, Spec, parse
+from favorit.errors import FavoritError, check_path, unknown
+from favorit.spec import Flag, NonNegativeInt, PositiveInt, Registry, Spec, parse
 
 DataDir = str | os.PathLike[str] | None
 
@@ -99,22 +103,56 @@ def load_dataset(text: str, data_dir: DataDir = None) -> DataSet:
     return DATASETS.build(_spec(text), data_dir=data_dir)
 
 
+def read_spec(options: DataConfig) -> str:
+    """The spec of the data set to read. For image files, it includes `data.skip_unreadable` and the step of
+    `data.preprocess` that sets the size, so that files are read at this size.
+    """
+    spec = _spec(options.name)
+    entry = DATASETS[spec.name]
+    if "fit" not in entry.parameters:
+        return options.name
+    values, step = entry.resolve(spec), size_step(options.preprocess)
+    if step is not None and "fit" in values:
+        raise FavoritError(
+            f"data.name has fit={values['fit']} and data.preprocess has {step}: give one of them; "
+            "image_size=N sets the size in data.name"
+        )
+    added = {"fit": str(step)} if step is not None and not values.get("legacy") else {}
+    return with_values(options.name, **added, **({"skip_unreadable": True} if options.skip_unreadable else {}))
+
+
 def with_absolute_path(text: str) -> str:
     """The spec with an absolute path, if it has a path, so that it is valid in every working directory."""
+    return text if (path := path_of(text)) is None else with_values(text, path=os.path.abspath(path))
+
+
+def path_of(text: str) -> str | None:
+    """The path in the spec of a data set; None if it has none."""
     spec = _spec(text)
-    values = DATASETS[spec.name].resolve(spec)
-    return (
-        str(Spec(spec.name, (), {**values, "path": os.path.abspath(os.path.expanduser(values["path"]))}))
-        if "path" in values
-        else text
-    )
+    path = DATASETS[spec.name].resolve(spec).get("path")
+    return None if path is None else os.path.expanduser(path)
+
+
+def with_values(text: str, **added: Any) -> str:
+    """The spec with these parameters, as far as the data set has them."""
+    spec = _spec(text)
+    entry = DATASETS[spec.name]
+    known = {name: value for name, value in added.items() if name in entry.parameters}
+    return str(Spec(spec.name, (), {**entry.resolve(spec), **known})) if known else text
 
 
 def _spec(text: str) -> Spec:
     """The parsed name; `folder:PATH` is short for folder('PATH')."""
     if isinstance(text, str) and text.startswith("folder:"):
         return Spec("folder", (text.removeprefix("folder:"),))
-    return parse(text)
+    try:
+        return parse(text)
+    except FavoritError as error:
+        if isinstance(text, str) and text.startswith("folder("):
+            raise FavoritError(
+                f"cannot read the data set {text!r}: write the path in quotes: folder('PATH', image_size=96)"
+            ) from None
+        raise error
 
 
 def describe_dataset(name: str) -> DataSet:
@@ -228,13 +266,36 @@ def _synthetic_part(patterns: Tensor, size: int, count: int, seed: int, part: st
 
 
 @DATASETS.register("folder")
-def folder(path: str, image_size: PositiveInt | None = None, seed: NonNegativeInt = 0) -> DataSet:
+def folder(
+    path: str,
+    image_size: PositiveInt | tuple[PositiveInt, PositiveInt] | None = None,
+    seed: NonNegativeInt = 0,
+    fit: str | None = None,
+    skip_unreadable: Flag = False,
+    legacy: Flag = False,
+) -> DataSet:
     """Your own images: PATH/class/*.png, jpg, webp, bmp, gif or tif, optionally below PATH/train, PATH/val, PATH/test.
 
-    Images are resized to squares of `image_size`. By default, they keep their size if the training images are squares
-    of one size up to 128; otherwise they are resized to squares of 64.
+    Images become `image_size` pixels (rows, columns; one number for a square). By default, they keep their size if the
+    training images are squares of one size up to 128, otherwise they become 64 x 64. `fit` says how: `crop` (default:
+    the aspect ratio is kept, the edges are cut off), `letterbox` (kept, with black borders) or `resize` (squeezed); a
+    step of `data.preprocess` such as letterbox(96) does the same. `legacy` reads as favorit 0.1.0: squeezed, and the
+    test part may lack a small class.
     """
-    return load_folder(path, image_size, seed)
+    size = (image_size, image_size) if isinstance(image_size, int) else image_size
+    kind, fitted_size = _fit(fit or ("resize" if legacy else DEFAULT_FIT))
+    return load_folder(path, Reading(kind, size, fitted_size, skip_unreadable, legacy), seed)
+
+
+def _fit(text: str) -> tuple[str, Size | None]:
+    """(a key of FITS, size or None) of `letterbox` or `letterbox(96)`."""
+    if text in FITS:
+        return text, None
+    spec = parse(text)
+    if spec.name not in FITS:
+        raise unknown("fit", spec.name, FITS)
+    step = PREPROCESSES.build(spec)
+    return spec.name, step.size
 
 
 @DATASETS.register(ARRAYS)

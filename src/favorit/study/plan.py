@@ -27,7 +27,7 @@ _INDEX = TypeAdapter(list[tuple[str, str, str] | tuple[str, str, str, tuple[str,
 
 @dataclass(frozen=True)
 class Plan:
-    """The tasks of a study, and the number of (training, test) images of each data set.
+    """The tasks of a study, the number of (training, test) images of each data set, and notes about the data sets.
 
     `absent` has the reason for each point whose data set is missing. The task of such a point may have no identifier.
     """
@@ -37,6 +37,7 @@ class Plan:
     tasks: tuple[Task, ...]
     absent: Mapping[str, str]
     images: Mapping[str, tuple[int, int]]
+    notes: tuple[str, ...] = ()
 
     @property
     def ready(self) -> list[Task]:
@@ -71,22 +72,29 @@ def make_plan(
 
     Points that are the same run become one task, with the name of the first point.
     """
+    from favorit.data import read_spec
+
     points: dict[str, list[tuple[Point, RunConfig]]] = {}
     order = []
     for point in study.named(options):
         config = study.config(point, options)
-        points.setdefault(config.data.name, []).append((point, config))
+        try:
+            points.setdefault(read_spec(config.data), []).append((point, config))
+        except FavoritError as error:
+            raise FavoritError(f"study {study.name}, point {point.name!r}: {error}") from None
         order.append(point.name)
     tasks: dict[str, Task] = {}
     runs: dict[str, tuple[str, str]] = {}  # point -> (data set, run id)
     absent: dict[str, str] = {}
     images: dict[str, tuple[int, int]] = {}
+    notes: list[str] = []
     for name, own in points.items():
         try:
             data, why = _data(name, data_dir, fetch)
         except FavoritError as error:
             raise FavoritError(f"study {study.name}, point {own[0][0].name!r}: {error}") from None
-        images[name] = (len(data.train), len(data.test)) if why is None else _published_size(name)
+        images[own[0][1].data.name] = (len(data.train), len(data.test)) if why is None else _published_size(name)
+        notes += [f"{data.name}: {note}" for note in data.notes]
         digest = digests().get(name, "") if why is not None else data.digest
         for task in _resolved(study, own, replace(data, digest=digest)):
             tasks[task.name] = task if digest else replace(task, id="")
@@ -94,9 +102,8 @@ def make_plan(
             if why is not None:
                 absent[task.name] = why
     kept = _merge([tasks[name] for name in order], runs)
-    return Plan(
-        study, options, tuple(kept), {task.name: absent[task.name] for task in kept if task.name in absent}, images
-    )
+    missing = {task.name: absent[task.name] for task in kept if task.name in absent}
+    return Plan(study, options, tuple(kept), missing, images, tuple(notes))
 
 
 def _merge(tasks: Iterable[Task], runs: Mapping[str, Any]) -> list[Task]:

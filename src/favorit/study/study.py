@@ -28,7 +28,8 @@ class Options:
     """How a study is run: protocol, epochs, images, seeds, points and scale.
 
     `subset` is the number of training images and the number of test images. `only` is a part of a point's name, a
-    pattern with * or ?, or a tuple of these. Points that match none of them are left out.
+    pattern with * or ?, or a tuple of these. Points that match none of them are left out. `skip_unreadable` skips image
+    files that cannot be read.
     """
 
     protocol: str = "published"
@@ -37,6 +38,7 @@ class Options:
     seeds: tuple[int, ...] = ()
     only: str | tuple[str, ...] | None = None
     scale: str = FULL
+    skip_unreadable: bool = False
 
     def __post_init__(self) -> None:
         if self.protocol not in PROTOCOLS:
@@ -203,6 +205,8 @@ class Study:
             reduced |= {"data.subset": options.subset, "data.test_subset": options.subset}
         if options.scale != FULL:
             reduced["scale"] = options.scale
+        if options.skip_unreadable:
+            reduced["data.skip_unreadable"] = True
         try:
             whole = RunConfig(**_sections(changes)).train
             if "train.warmup" not in reduced and whole.warmup:

@@ -29,6 +29,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from favorit import seeds
 from favorit.config import RunConfig
 from favorit.data import Batch, DataSet, Loader
+from favorit.data.notes import few_images
 from favorit.errors import FavoritError
 from favorit.files import remove
 from favorit.model import ViT
@@ -86,6 +87,8 @@ class Training:
         self.validation = loaders.validation
         self.test = loaders.test
         self.plain_test = loaders.plain_test
+        self.notes = (*data.notes, *few_images(loaders.labels, data.classes))
+        self.skipped = () if data.files is None else data.files.skipped
         forward: nn.Module = torch.compile(model) if compiled else model  # type: ignore[assignment]
         optimizers = build_optimizers(model, options)
         self.forward, *self.optimizers = fabric.setup(forward, *optimizers)
@@ -107,7 +110,7 @@ class Training:
         """Trains from the last checkpoint to the end. Send True after an Epoch to prune the run."""
         self._resume()
         if self.fabric.is_global_zero:
-            yield Begin(str(self.folder.path), self.progress.step)
+            yield Begin(str(self.folder.path), self.progress.step, self.notes)
         pruned = False
         while not (pruned or self._is_over()):
             yield from self._train_epoch()
@@ -314,6 +317,7 @@ class Training:
             None if self.plain_test is None else self._evaluate(self.plain_test),
             steps=self.progress.step,
             weights=self.progress.weights,
+            **({"skipped": list(self.skipped)} if self.skipped else {}),
             paths=paths,
             environment=environment(self.fabric.device, self.fabric.world_size, self.workers),
         )

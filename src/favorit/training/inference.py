@@ -11,8 +11,9 @@ import torch
 
 from favorit import seeds
 from favorit.config import RunConfig
-from favorit.data import DataSet, as_dataset, build_preprocess, find_images, load_dataset
-from favorit.data.datasets import ARRAYS
+from favorit.data import DataSet, as_dataset, build_preprocess, find_images, load_dataset, read_spec
+from favorit.data.datasets import ARRAYS, path_of, with_values
+from favorit.data.image_files import named
 from favorit.errors import FavoritError
 from favorit.model import create_model
 from favorit.model.outline import check_memory
@@ -23,12 +24,16 @@ from favorit.training.diagnosis import diagnose
 from favorit.training.evaluation import report
 from favorit.training.find import open_run
 from favorit.training.handle import Run
-from favorit.training.loaders import build_loaders
+from favorit.training.loaders import build_test_loaders
 from favorit.training.records import status
 from favorit.training.run import run_id
 from favorit.training.saved import is_edited
 from favorit.training.stored import StoredRun
+from favorit.training.test_files import TestPart, existing_root, has_test_files, read_test_part
 from favorit.training.trained_model import Prediction, TrainedModel
+
+# Runs of favorit 0.1.0 have no field `fit`: their images were squeezed.
+LEGACY_FIT = "resize"
 
 
 def load(run: str | Path | Run) -> TrainedModel:
@@ -58,6 +63,7 @@ def load(run: str | Path | Run) -> TrainedModel:
         tuple(card["image_size"]),
         card["channels"],
         config.train.precision == "bf16",
+        card.get("fit") or LEGACY_FIT,
     )
 
 
@@ -77,21 +83,24 @@ def load_data(path: str | Path, data_dir: str | Path | None = None, data: Any = 
     Raises an error if its content has changed: another split could test on images that the run has trained on.
     """
     saved = open_config(open_run(path))
-    name, absolute = RunConfig(**saved["config"]).data.name, saved["data"].get("name")
+    card, options = saved["data"], RunConfig(**saved["config"]).data
     if data is not None:
         data = as_dataset(data)
-    elif name == ARRAYS:
+    elif options.name == ARRAYS:
         raise FavoritError(
             f"{path} was trained on arrays of a Python script: pass them again from Python, as data=(images, labels); "
             "predictions need no data, and favorit.Run(...).result has the stored test"
         )
     else:
+        legacy = "fit" not in card
+        name = with_values(options.name, legacy=True) if legacy else read_spec(options)
+        absolute = card.get("name") or name
         try:
-            data = load_dataset(absolute or name, data_dir)
+            data = load_dataset(with_values(absolute, legacy=True) if legacy else absolute, data_dir)
         except FavoritError:  # images and working directory may have moved together: try the path as written
             data = load_dataset(name, data_dir)
     if data.digest != saved["data"]["digest"]:
-        raise FavoritError(f"{name} is not the data set that {path} was trained on: its content has changed")
+        raise FavoritError(f"{options.name} is not the data set that {path} was trained on: its content has changed")
     return data
 
 
@@ -108,9 +117,17 @@ class EvaluatedRun(dict[str, Any]):
         )
 
 
-def evaluate(run: str | Path | Run, data_dir: str | Path | None = None, *, data: Any = None) -> EvaluatedRun:
+def evaluate(
+    run: str | Path | Run,
+    data_dir: str | Path | None = None,
+    *,
+    data: Any = None,
+    skip_unreadable: bool = False,
+) -> EvaluatedRun:
     """Repeats the test of a complete run on its own test images: metrics, times, size, flags and classes.
 
+    Of a folder, only the test images are read, so that other files may have changed. With `skip_unreadable`, test
+    images that are missing, unreadable or changed are left out, listed in `skipped`, and the result is flagged.
     `data` are the images of a run on arrays, as given to `favorit.train`.
 
     Example:
@@ -124,7 +141,10 @@ def evaluate(run: str | Path | Run, data_dir: str | Path | None = None, *, data:
         reason = "only the weights that a complete run selected can be tested"
         raise FavoritError(f"{path} is {state}, not complete: {reason}; `favorit runs` lists all runs")
     trained, config = load(path), RunConfig(**saved["config"])
-    loader = build_loaders(config, load_data(path, data_dir, data), 0, 1).test
+    part = _test_part(path, saved, data_dir, data)
+    if part.changed and (not skip_unreadable or len(part.changed) == len(part.data.test)):
+        raise _changed(path, part)
+    loader, _ = build_test_loaders(config, part.data, part.changed)
     found = evaluation.evaluate(trained.model, loader, torch.device("cpu"), trained.precision)
     if wrong := int((~found.logits.isfinite().all(1)).sum()):
         where = diagnose(trained.model, next(loader.epoch(0)).images, trained.precision)
@@ -132,7 +152,27 @@ def evaluate(run: str | Path | Run, data_dir: str | Path | None = None, *, data:
             f"{path}: the logits of {wrong} of {len(found.logits)} test images are not finite; {where}: train again"
         )
     image = torch.zeros(1, config.model.channels, *config.model.image_size)
-    return EvaluatedRun(classes=trained.classes, flags=result["flags"], **report(trained.model, found, image))
+    left_out = {"skipped": list(part.changed.values())} if part.changed else {}
+    flags = [*result["flags"], *(["incomplete-test"] if part.changed else [])]
+    return EvaluatedRun(classes=trained.classes, flags=flags, **left_out, **report(trained.model, found, image))
+
+
+def _test_part(path: Path | str, saved: dict[str, Any], data_dir: str | Path | None, data: Any) -> TestPart:
+    """The test images of a run."""
+    if data is not None or not has_test_files(Path(path)):
+        return TestPart(load_data(path, data_dir, data), {})
+    card = saved["data"]
+    root = existing_root(path_of(card["name"]), path_of(saved["config"]["data"]["name"]))
+    return read_test_part(Path(path), card, root)
+
+
+def _changed(path: str | Path, part: TestPart) -> FavoritError:
+    """The error for test images that are missing, unreadable or changed."""
+    count, total = len(part.changed), len(part.data.test)
+    files = named([*part.changed.values()])
+    what = f"{count} of {total} test images of {path} are missing, unreadable or changed: {files}"
+    others = f", or test the other {total - count} with --skip-unreadable" if count < total else ""
+    return FavoritError(f"{what}: restore them{others}; the accuracy of the run is in its result.json")
 
 
 def predict(run: str | Path | Run, images: Any, top: int = 5) -> list[Prediction]:

@@ -44,6 +44,8 @@ def training_progress(console: Console) -> Iterator[Callable[[Event, RunConfig],
                 model = config.model
                 mixers = write_out(layers(model.layout, model.performer, model.depth))
                 display.line(f"layers 1 to {model.depth}: {mixers}")
+                for note in event.notes:
+                    display.line(f"note: {note}")
                 if event.step:
                     display.line(f"resumed after step {event.step:,}")
             elif isinstance(event, Step):

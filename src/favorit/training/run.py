@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -12,10 +13,19 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset
 
-from favorit import seeds
+from favorit import measure, seeds
 from favorit.attention.local import LOCALS
 from favorit.config import DataConfig, ModelConfig, RunConfig, as_run_config, identify
-from favorit.data import AUGMENTS, PREPROCESSES, DataSet, as_dataset, build_preprocess, load_dataset, with_absolute_path
+from favorit.data import (
+    AUGMENTS,
+    PREPROCESSES,
+    DataSet,
+    as_dataset,
+    build_preprocess,
+    load_dataset,
+    read_spec,
+    with_absolute_path,
+)
 from favorit.data.datasets import ARRAYS
 from favorit.errors import FavoritError, check_path, check_positive
 from favorit.model import HEADS, STEMS, ViT, create_model
@@ -34,6 +44,7 @@ from favorit.training.handle import Run
 from favorit.training.optim import OPTIMIZERS, SCHEDULES
 from favorit.training.progress import is_first_process, training_progress
 from favorit.training.stored import StoredRun, has_ended
+from favorit.training.test_files import write_test_files
 
 PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 
@@ -45,6 +56,8 @@ def resolve(config: RunConfig, data: DataSet) -> RunConfig:
     """
     _check_choices(config)
     size = build_preprocess(config.data.preprocess, data.mean, data.std).output_size(data.image_size)
+    if size != data.image_size:
+        _check_batch(config, (data.channels, *size))
     model = config.model.replace(image_size=size, channels=data.channels, classes=len(data.classes))
     own = data.validation is not None and config.data.folds is None
     return config.replace(
@@ -70,6 +83,16 @@ def _check_choices(config: RunConfig) -> None:
         )
 
 
+def _check_batch(config: RunConfig, shape: tuple[int, int, int]) -> None:
+    """Raises an error if a batch of images that `data.preprocess` enlarges does not fit into the free memory."""
+    free, needed = measure.free_memory(), 4 * config.train.batch_size * math.prod(shape)
+    if free is not None and needed > free:
+        raise FavoritError(
+            f"data.preprocess={config.data.preprocess}: a batch of {config.train.batch_size} images of {shape[1]} x "
+            f"{shape[2]} needs {needed / 2**30:,.1f} GiB and {free / 2**30:.1f} are free: use a smaller size"
+        )
+
+
 def run_id(config: RunConfig, digest: str) -> str:
     """The identifier of a resolved run: a hash that does not depend on how the configuration was written.
 
@@ -88,6 +111,7 @@ def run_id(config: RunConfig, digest: str) -> str:
         ),
         data=data.replace(
             name=DataConfig().name,
+            skip_unreadable=False,  # the digest is that of the images that were read
             augment=_canonical_pattern(AUGMENTS, data.augment),
             preprocess=_canonical_pattern(PREPROCESSES, data.preprocess),
         ),
@@ -156,7 +180,7 @@ def train(
     if listen is not None and not callable(listen):
         raise FavoritError(f"listen={listen!r} is not valid: a function of an event and a RunConfig, or None")
     if data is None:
-        loaded = read(config.data.name, data_dir)
+        loaded = read(read_spec(config.data), data_dir)
     else:
         loaded = as_dataset(data)
         config = _on_arrays(config)
@@ -217,7 +241,9 @@ def _train(
                 folder.tidy()
             return _finished(folder, result)
         if fabric.is_global_zero:
-            card = {"name": with_absolute_path(config.data.name), **_card(data)}
+            if data.files is not None:
+                write_test_files(folder, data.files.test, data.test.images)
+            card = {"name": with_absolute_path(read_spec(config.data)), **_card(data)}
             pattern = shorten(layers(config.model.layout, config.model.performer, config.model.depth))
             own = record_components(config)
             folder.write_config(
@@ -321,4 +347,5 @@ def _card(data: DataSet) -> dict[str, Any]:
         "std": data.std,
         "image_size": data.image_size,
         "channels": data.channels,
+        "fit": data.fit,
     }

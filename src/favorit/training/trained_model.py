@@ -48,7 +48,10 @@ class Prediction(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class TrainedModel:
-    """A trained model with the preprocessing of its run. If `half`, it runs under bf16 autocast, as in training."""
+    """A trained model with the preprocessing of its run. If `half`, it runs under bf16 autocast, as in training.
+
+    `fit` says how image files of another shape get the size `image_size`, as in training.
+    """
 
     model: ViT
     classes: tuple[str, ...]
@@ -56,6 +59,7 @@ class TrainedModel:
     image_size: tuple[int, int]
     channels: int
     half: bool = False
+    fit: str = "resize"
 
     def __repr__(self) -> str:
         config, (height, width) = self.model.config, self.image_size
@@ -135,7 +139,7 @@ class TrainedModel:
     def _pixels(self, source: Any) -> Tensor:
         """uint8 (C, H, W) of one image."""
         if _is_path(source) or is_pil(source):
-            return read_image(source, self.image_size, self.channels)
+            return read_image(source, self.image_size, self.channels, self.fit)
         return self._batch(as_image(source, "the image")[None])[0]
 
     def _batch(self, images: Any) -> Tensor:

@@ -14,7 +14,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from favorit import measure
 from favorit.config import RunConfig
-from favorit.data import DataSet
+from favorit.data import DataSet, read_spec
 from favorit.machine_lock import measuring, training
 from favorit.training import Begin, Epoch, Event, Run, Step, load, train
 from favorit.training.folder import HeldError, RunFolder
@@ -59,7 +59,7 @@ class Attempt:
 
         A run with a result from an equal trial, an earlier search or a killed process is not trained again.
         """
-        identifier = identify_run(config, self.read(config.data.name, self.plan.data_dir))
+        identifier = identify_run(config, self.read(read_spec(config.data), self.plan.data_dir))
         self.trial.set_user_attr("run", identifier)
         folder = RunFolder(self.plan.out / identifier)
         while True:

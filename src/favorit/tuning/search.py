@@ -15,7 +15,7 @@ from optuna.pruners import NopPruner
 from optuna.storages import BaseStorage
 
 from favorit.config import RunConfig, as_run_config
-from favorit.data import load_dataset
+from favorit.data import load_dataset, read_spec
 from favorit.errors import FavoritError, check_path, check_positive, unknown
 from favorit.process import check_accelerator
 from favorit.training.components import sources
@@ -139,7 +139,7 @@ def _plan(
     if not isinstance(PRUNERS.build(pruner, epochs=space.base.train.epochs), NopPruner) and len(objectives) > 1:
         raise FavoritError(f"the pruner {pruner!r} cannot be used with two objectives: use none")
     identify_run(
-        space.base, load_dataset(space.base.data.name, options["data_dir"])
+        space.base, load_dataset(read_spec(space.base.data), options["data_dir"])
     )  # raises an error if the data set does not fit the model
     return Plan(
         space=space,
