@@ -75,6 +75,20 @@ def parse_values(content: bytes, path: str) -> Any:
     return value
 
 
+def read_yaml(path: str | Path, what: str) -> Any:
+    """The YAML value in a file. Errors start with `what`, which names the file."""
+    import yaml
+
+    try:
+        return yaml.safe_load(Path(path).read_text())
+    except OSError as error:
+        raise FavoritError(f"{what}: {(error.strerror or str(error)).lower()}") from None
+    except RecursionError:
+        raise FavoritError(f"{what} is nested too deeply") from None
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: not UTF-8, or a number of thousands of digits
+        raise FavoritError(f"{what} is not YAML: {' '.join(str(error).split())}") from None
+
+
 def damaged(path: str | Path, reason: object, run: str | Path | None = None) -> FavoritError:
     """The error for a damaged file. The message says to delete `run` (default: the folder of the file)."""
     return FavoritError(
