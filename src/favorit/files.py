@@ -82,20 +82,22 @@ def parse_values(content: bytes, path: str) -> Any:
     return value
 
 
-def read_yaml(path: Path, name: str) -> Any:
-    """The content of a YAML file. Errors begin with `name`."""
+def read_yaml(path: str | Path, what: str) -> Any:
+    """The YAML value in a file. Errors start with `what`, which names the file."""
     import yaml
 
     try:
-        return yaml.safe_load(path.read_text())
+        return yaml.safe_load(Path(path).read_text())
     except OSError as error:
-        raise FavoritError(f"{name}: {(error.strerror or str(error)).lower()}") from None
+        raise FavoritError(f"{what}: {(error.strerror or str(error)).lower()}") from None
+    except RecursionError:
+        raise FavoritError(f"{what} is nested too deeply") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = "" if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: "
-        raise FavoritError(f"{name} is not YAML: {where}{error.problem}") from None
-    except (yaml.YAMLError, ValueError) as error:
-        raise FavoritError(f"{name} is not YAML: {' '.join(str(error).split())}") from None
+        raise FavoritError(f"{what} is not YAML: {where}{error.problem}") from None
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: not UTF-8, or a number of thousands of digits
+        raise FavoritError(f"{what} is not YAML: {' '.join(str(error).split())}") from None
 
 
 def damaged(path: str | Path, reason: object, run: str | Path | None = None) -> FavoritError:

@@ -279,6 +279,8 @@ FILES: dict[str, tuple[bytes | None, list[str]]] = {
     "not YAML": (b"model: [unclosed", ["is not YAML"]),
     "two values": (b"a: b: c", ["is not YAML"]),
     "bytes": (b"\xff\xfe\x00\x80", ["is not YAML"]),
+    "deep": (b"model: " + b"[" * 3000 + b"]" * 3000, ["is nested too deeply"]),
+    "digits": (b"seed: " + b"9" * 5000, ["is not YAML", "4300 digits"]),
     "empty": (b"", ["expected a mapping with sections among model, data, train"]),
     "list": (b"- 1\n- 2\n", ["expected a mapping with sections"]),
     "section of text": (b"model: vit-64\n", ["expected a mapping with sections"]),

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas
 import pytest
 
@@ -247,3 +248,25 @@ def test_packed_results_hash_to_their_identifiers():
     for path in runs:
         saved = open_run(path).config()
         assert run_id(favorit.RunConfig(**saved["config"]), saved["data"]["digest"]) == path.stem
+
+
+# Predictions.
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        dict(logits=np.zeros((48, 3)), labels=np.zeros(47, int)),
+        dict(logits=np.zeros(48), labels=np.zeros(48, int)),
+        dict(logits=np.zeros((0, 3)), labels=np.zeros(0, int)),
+        dict(logits=np.full((48, 3), np.nan), labels=np.zeros(48, int)),
+        dict(logits=np.zeros((48, 3), int), labels=np.zeros(48)),
+        dict(logits=np.zeros((48, 3))),
+    ],
+    ids=["lengths", "one axis", "no images", "nan", "types", "no labels"],
+)
+def test_odd_predictions_are_named(shelf, tmp_path: Path, arrays):
+    path = Path(shutil.copytree(shelf / victim(shelf), tmp_path / victim(shelf)))
+    np.savez(path / "predictions.npz", **arrays)
+    with pytest.raises(FavoritError, match=f"{path}/predictions.npz cannot be read .*: delete the run and train again"):
+        read_variant([path])

@@ -161,7 +161,7 @@ def test_space_is_read_from_a_file(tmp_path: Path):
     [
         ("train.lr: [1, 2]", "must have lines such as"),
         ("- 1", "must have lines such as"),
-        ("a: b: c", "cannot be read as YAML"),
+        ("a: b: c", "is not YAML"),
         (None, "No such file"),
     ],
 )

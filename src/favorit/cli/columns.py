@@ -10,7 +10,7 @@ from textwrap import indent
 from textwrap import wrap as wrap_text
 from typing import TextIO
 
-from favorit.terminal import echo
+from favorit.terminal import echo, visible
 
 MIN_TEXT_WIDTH = 12
 DEFAULT_WIDTH = 80
@@ -69,8 +69,8 @@ def write_columns(
 
 
 def one_line(cell: str) -> str:
-    """The text with each run of white space as one space."""
-    return " ".join(cell.split())
+    """The text with each run of white space as one space. Control characters are escapes, which have a width."""
+    return " ".join(visible(cell).split())
 
 
 def _group(sections: Sequence[str], lines: Sequence[str]) -> list[str]:

@@ -41,7 +41,7 @@ class ReadImages:
 
 
 def read_image(path: PathOrPicture, size: Size, channels: int = 3, fit: str = "resize") -> Tensor:
-    """One image file or PIL image as uint8 (channels, height, width); `size` is (height, width), `fit` a key of FITS."""
+    """One image file or PIL image as uint8 (channels, height, width); `size` is (height, width), `fit` in FITS."""
     return _tensor(fit_picture(open_upright(path, channels), fit, size))
 
 

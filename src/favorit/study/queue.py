@@ -149,7 +149,7 @@ class Queue:
 
 def read_queue(path: str | Path) -> tuple[list[QueueEntry], list[str]]:
     """The entries of a queue file, and one line for each invalid one."""
-    rows = read_yaml(Path(path), f"queue {path}")
+    rows = read_yaml(path, f"queue {path}")
     if not isinstance(rows, list):
         raise FavoritError(
             f"queue {path} must be a list of entries such as {{study: hybrids, scale: small, seeds: [0, 1, 2]}}"

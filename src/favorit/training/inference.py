@@ -68,11 +68,13 @@ def load(run: str | Path | Run) -> TrainedModel:
 
 
 def _warn_if_edited(run: StoredRun, saved: dict[str, Any], config: RunConfig) -> None:
-    expected = run_id(config, saved["data"]["digest"])
-    if is_edited(saved) or expected != saved.get("id", run.id):
+    """Warns if config.json does not have the identifier or the sha256 that the run recorded."""
+    expected, recorded = run_id(config, saved["data"]["digest"]), saved.get("id", run.id)
+    if is_edited(saved) or expected != recorded:
+        reason = f"identifier {expected}, not {recorded}" if expected != recorded else "its sha256 differs"
         warnings.warn(
-            f"{run.path / 'config.json'} was edited after training started: results and weights may belong to another "
-            f"configuration (this one has the identifier {expected})",
+            f"{run.path / 'config.json'} was edited after training started ({reason}): "
+            "results and weights may belong to another configuration",
             stacklevel=3,
         )
 
