@@ -54,7 +54,7 @@ def resolve(config: RunConfig, data: DataSet) -> RunConfig:
 
     `data.validation` is reset to its default if the data set has its own validation part.
     """
-    _check_choices(config)
+    check_choices(config)
     size = build_preprocess(config.data.preprocess, data.mean, data.std).output_size(data.image_size)
     if size != data.image_size:
         _check_batch(config, (data.channels, *size))
@@ -65,7 +65,7 @@ def resolve(config: RunConfig, data: DataSet) -> RunConfig:
     )
 
 
-def _check_choices(config: RunConfig) -> None:
+def check_choices(config: RunConfig) -> None:
     """Raises an error for fields that are valid alone, but of which one would be ignored in training.
 
     This is not a check of `RunConfig`: stored runs with such fields can still be read.
