@@ -14,6 +14,8 @@ from favorit.spec import literal
 from favorit.training.find import open_run
 from favorit.training.packed import SUFFIX
 
+# Suffixes of a file with a configuration. Other text that is no path names a run.
+TEXT_FILES = {".yaml", ".yml", ".json"}
 # Fields that the data set determines.
 FROM_DATA = {"image_size", "channels", "classes"}
 
@@ -62,7 +64,8 @@ def _read(file: Path) -> dict[str, Any]:
     import yaml
 
     try:
-        values = open_run(file).config() if file.is_dir() or file.suffix == SUFFIX else yaml.safe_load(file.read_text())
+        is_run = file.is_dir() or file.suffix == SUFFIX or not (file.exists() or file.suffix in TEXT_FILES)
+        values = open_run(file).config() if is_run else yaml.safe_load(file.read_text())
     except OSError as error:
         raise FavoritError(f"--config {file}: {error.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:

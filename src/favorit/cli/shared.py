@@ -24,6 +24,10 @@ Workers = Annotated[
         min=1, help="Number of runs trained in parallel; the processes divide the CPU threads of this machine."
     ),
 ]
+RUN = "A run: its folder or packed file, or the start of its identifier or name."
+RunsFolder = Annotated[
+    Path, typer.Option("--runs", help="The folder in which a run is looked up by its identifier or name.")
+]
 DataDir = Annotated[
     Path | None, typer.Option(help="Folder of the data sets (default: FAVORIT_DATA, else the user's cache).")
 ]

@@ -16,14 +16,15 @@ from favorit.config import RunConfig
 
 @dataclass(frozen=True)
 class Task:
-    """A run to train: the name of its point, its configuration, and its identifier. Tasks of one `group` differ only in
-    seed or fold.
+    """A run to train: the name of its point, its configuration, its identifier, and the name of its study. Tasks of one
+    `group` differ only in seed or fold.
     """
 
     name: str
     config: RunConfig
     id: str
     group: str = ""
+    study: str = ""
 
 
 @dataclass(frozen=True)

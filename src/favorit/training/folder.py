@@ -26,7 +26,7 @@ from zipfile import BadZipFile
 from favorit.errors import FavoritError
 from favorit.files import SCHEMA, damaged, read_json, sync, write_atomically, write_json
 from favorit.locks import is_held, try_hold
-from favorit.training.stored import StoredRun, checked_result, parse_epochs
+from favorit.training.stored import StoredRun, checked_result, parse_epochs, utc
 
 if TYPE_CHECKING:
     import numpy as np
@@ -72,6 +72,9 @@ class RunFolder(StoredRun):
                 reason = "is being trained by another process: wait for it or stop it; `favorit runs` lists all runs"
                 raise HeldError(f"{self.path} {reason}")
             yield
+
+    def date(self) -> str | None:
+        return utc(os.path.getmtime(self._file("config.json")))
 
     def held(self) -> bool:
         try:

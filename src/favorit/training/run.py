@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,9 +28,8 @@ from favorit.training.events import End, Event
 from favorit.training.find import find_run, open_run
 from favorit.training.folder import HeldError, RunFolder
 from favorit.training.optim import OPTIMIZERS, SCHEDULES
-from favorit.training.packed import SUFFIX
 from favorit.training.predictions import Predictions
-from favorit.training.stored import StoredRun, has_ended
+from favorit.training.stored import StoredRun, has_ended, utc
 
 PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 
@@ -42,7 +42,7 @@ class Run:
 
     @property
     def id(self) -> str:
-        return self.path.name.removesuffix(SUFFIX)
+        return open_run(self.path).id
 
     @property
     def result(self) -> dict[str, Any]:
@@ -123,6 +123,8 @@ def train(
     config: RunConfig | dict[str, Any],
     *,
     out: str | Path = "runs",
+    name: str | None = None,
+    study: str | None = None,
     data_dir: str | Path | None = None,
     accelerator: str = "auto",
     devices: int = 1,
@@ -135,9 +137,11 @@ def train(
     """Trains a configuration into `out`/<id>, or resumes it there. A complete run is returned without training; a
     failed run raises its error again.
 
-    `workers` is the number of runs that share the machine; the result records it with the times. `read` loads the data
-    set; pass a caching function to train many runs on the same data. `listen` is called with every event on rank 0. If
-    it returns True after an Epoch, the run is pruned: it stops without a test, and resumes when trained again.
+    `name` and `study` are recorded with the run: `favorit runs` shows them, and commands find the run by its name.
+    They do not identify it. `workers` is the number of runs that share the machine; the result records it with the
+    times. `read` loads the data set; pass a caching function to train many runs on the same data. `listen` is called
+    with every event on rank 0. If it returns True after an Epoch, the run is pruned: it stops without a test, and
+    resumes when trained again.
     """
     config = RunConfig(**config) if isinstance(config, dict) else config
     if Path(out).exists() and not Path(out).is_dir():
@@ -166,7 +170,13 @@ def train(
             card = {"name": with_absolute_path(config.data.name), **_card(data)}
             pattern = shorten(layers(config.model.layout, config.model.performer, config.model.depth))
             folder.write_config(
-                {"id": identifier, "layers": pattern, "config": config.model_dump(mode="json"), "data": card}
+                {
+                    "id": identifier,
+                    "layers": pattern,
+                    **_labels(folder, name, study),
+                    "config": config.model_dump(mode="json"),
+                    "data": card,
+                }
             )
         try:
             _consume(training, config, listen)
@@ -242,6 +252,15 @@ def _consume(training: Training, config: RunConfig, listen: Callable[[Event, Run
         stop = listen(event, config) if listen is not None else None
         if isinstance(event, End):
             return
+
+
+def _labels(folder: RunFolder, name: str | None, study: str | None) -> dict[str, str]:
+    """Name, study and start of the run, which do not identify it. A resumed run keeps those that it has."""
+    before: dict[str, Any] = {}
+    with suppress(FavoritError):  # a new run, or a damaged file, which is written again
+        before = folder.config()
+    labels = {"name": name, "study": study, "started": utc(time.time())}
+    return {key: kept for key, value in labels.items() if (kept := before.get(key) or value)}
 
 
 def _card(data: DataSet) -> dict[str, Any]:
