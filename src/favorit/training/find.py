@@ -25,7 +25,7 @@ def open_run(run: str | Path, folder: str | Path = "runs") -> StoredRun:
     """
     found = find_runs(run, folder)
     if len(found) > 1:
-        raise ambiguous(run, found)
+        raise _ambiguous(run, found)
     return found[0]
 
 
@@ -57,7 +57,21 @@ def find_runs(run: str | Path, folder: str | Path = "runs") -> list[StoredRun]:
     )
 
 
-def ambiguous(run: str | Path, found: Sequence[StoredRun]) -> FavoritError:
+def find_variant(run: str | Path, folder: str | Path = "runs") -> list[StoredRun]:
+    """As `open_run`, or all runs of the only variant that the text names: `layout=softmax` stands for `layout=softmax
+    seed=0` and `layout=softmax seed=1`.
+    """
+    found = find_runs(run, folder)
+    if len(found) > 1:
+        names = stored_names(found[0].path.parent)
+        variants = {each.id: names[each.id].variant if each.id in names else each.id for each in found}
+        found = [each for each in found if variants[each.id] in (str(run), Path(run).name)] or found
+        if len({variants[each.id] for each in found}) > 1:
+            raise _ambiguous(run, found)
+    return found
+
+
+def _ambiguous(run: str | Path, found: Sequence[StoredRun]) -> FavoritError:
     """The error for a text with which the identifiers or names of several runs start."""
     place = found[0].path.parent
     names = stored_names(place)
