@@ -59,7 +59,7 @@ app = typer.Typer(cls=_ListByDefault, rich_markup_mode="rich")
 @app.callback()
 def _runs() -> None:
     """List the runs of a folder, or pack them. [bold]favorit runs FOLDER[/bold] is short for [bold]runs list
-    FOLDER[/bold].
+    FOLDER[/bold]; [bold]favorit runs list --help[/bold] shows how to select and sort.
     """
 
 
