@@ -145,6 +145,7 @@ def test_stdout_has_only_json(name: str, prepared: Path, command: Command, monke
     monkeypatch.chdir(prepared)
     status, out, err = command(*_arguments(name, prepared), "--json")
     assert status == 0, err
+    assert out.strip()
     assert all(json.loads(line) for line in out.splitlines())
 
 

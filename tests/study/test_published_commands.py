@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import re
 import sys
@@ -85,6 +87,24 @@ def test_status_of_several_seeds_shows_mean_and_interval(tmp_path: Path, status:
     output = status("--seeds", "0,1")
     together = output.split("mean over seeds and folds\n")[1]
     assert re.search(r" 2 +73\.00% +1\.41% +60\.29% \.\. 85\.71% +72\.96% +\+0\.04 ", line(together, f"{STANDARD} "))
+
+
+def test_status_of_one_seed_shows_the_means_too(tmp_path: Path, status: Command):
+    ids = index(tmp_path, Options())
+    write(tmp_path, ids[STANDARD], 0.7396)
+    together = status().split("mean over seeds and folds\n")[1]
+    assert re.search(r" 1 +73\.96% +72\.96% +\+1\.00 ", line(together, f"{STANDARD} "))
+    assert "all_performer" not in together.partition("\n\n")[0], "text has no row without a run"
+
+
+def test_status_as_csv_has_a_row_for_each_group(tmp_path: Path, status: Command):
+    ids = index(tmp_path, Options(seeds=(0, 1)))
+    write(tmp_path, ids[f"{STANDARD} seed=0"], 0.7396)
+    rows = list(csv.DictReader(io.StringIO(status("--seeds", "0,1", "--csv"))))
+    assert len(rows) == len(ids) // 2
+    (own,) = (row for row in rows if row["point"] == STANDARD)
+    assert (own["runs"], own["missing"], own["test"]) == ("1", "1", "73.96%")
+    assert {(row["runs"], row["missing"], row["test"]) for row in rows if row["point"] != STANDARD} == {("0", "2", "")}
 
 
 def test_status_shows_flags_of_runs_that_differ(tmp_path: Path, status: Command):

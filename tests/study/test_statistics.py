@@ -316,7 +316,7 @@ def test_runs_that_cannot_be_compared_are_rejected(tmp_path: Path):
     (tmp_path / "other" / "result.json").unlink()
     with pytest.raises(FavoritError, match="other is not finished"):
         compare([a.path], [other.path])
-    with pytest.raises(FavoritError, match=r"nowhere is not a run: it has no config\.json"):
+    with pytest.raises(FavoritError, match="nowhere is not a run: there is no such folder"):
         compare([a.path], [tmp_path / "nowhere"])
     with pytest.raises(FavoritError, match="not seeds of one variant"):
         read_variant([a.path, written(tmp_path / "lr", tiny(train=dict(lr=0.5)), LABELS == 0, LABELS).path])

@@ -16,6 +16,8 @@ from favorit.training.components import import_components
 from favorit.training.find import open_run
 from favorit.training.packed import SUFFIX
 
+# Suffixes of a file with a configuration. Other text that is no path names a run.
+TEXT_FILES = {".yaml", ".yml", ".json"}
 # Fields that the data set determines.
 FROM_DATA = {"image_size", "channels", "classes"}
 
@@ -70,7 +72,7 @@ def _reject_duplicates(fields: Iterable[str], options: dict[str, tuple[str, Any]
 
 
 def _read(file: Path) -> dict[str, Any]:
-    is_run = file.is_dir() or file.suffix == SUFFIX
+    is_run = file.is_dir() or file.suffix == SUFFIX or not (file.exists() or file.suffix in TEXT_FILES)
     values = open_run(file).config() if is_run else read_yaml(file, f"--config {file}")
     if isinstance(values, dict) and "schema" in values:  # a run, or its config.json
         import_components(values, file)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from favorit.cli.shared import TableForm, with_fields
+from favorit.cli.shared import RUN, RunsFolder, TableForm, with_fields
 from favorit.terminal import echo
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @with_fields
 def doctor(
-    run: Annotated[Path, typer.Argument(help="Folder of a run, such as runs/0123456789abcdef.", metavar="RUN")],
+    run: Annotated[Path, typer.Argument(help=RUN, metavar="RUN")],
     images: Annotated[
         int, typer.Option(help="Number of validation images (test images if the run has no validation set).")
     ] = 64,
@@ -33,6 +33,7 @@ def doctor(
         Path | None, typer.Option(help="Also write the statistics of all heads as CSV.", metavar="FILE.csv")
     ] = None,
     figure: Annotated[Path | None, typer.Option(help="Also draw maps of layers and heads.", metavar="FILE.png")] = None,
+    runs: RunsFolder = Path("runs"),
     *,
     form: TableForm,
 ) -> None:
@@ -41,7 +42,7 @@ def doctor(
     Reports norms of q and k, entropy, effective rank, and the error of linear kernels and of uniform averaging relative
     to softmax, with advice for each layer.
 
-    Examples: [bold]favorit doctor runs/0123456789abcdef[/bold],
+    Examples: [bold]favorit doctor 0123[/bold],
     [bold]favorit doctor runs/0123456789abcdef --m 32,64,128 --out heads.csv --figure heads.png[/bold]
     """
     from favorit.bench.doctor.diagnosis import doctor as diagnose
@@ -50,9 +51,11 @@ def doctor(
     from favorit.cli.console import check_figures, check_outputs
     from favorit.cli.progress import delayed_bar
     from favorit.export import save_figure, write_csv
+    from favorit.training.find import open_run
 
     check_outputs(out=out)
     check_figures(figure=figure)
+    run = open_run(run, runs).path
     console = form.open_console()
     with delayed_bar(console, "layers") as listen:
         found = diagnose(run, images=images, data_dir=data_dir, counts=parse_counts("--m", m), listen=listen)

@@ -9,13 +9,13 @@ from typing import Annotated, Any
 
 import typer
 
-from favorit.cli.shared import TableForm, with_fields
+from favorit.cli.shared import RUN, RunsFolder, TableForm, with_fields
 from favorit.terminal import echo
 
 
 @with_fields
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="A run's folder, such as runs/0123456789abcdef.", metavar="RUN")],
+    run: Annotated[Path, typer.Argument(help=RUN, metavar="RUN")],
     data_dir: Annotated[
         Path | None,
         typer.Option(help="The folder for data sets; default: FAVORIT_DATA, else the user's cache."),
@@ -24,6 +24,7 @@ def evaluate(
         bool,
         typer.Option("--skip-unreadable", help="Leave out test images that are missing, unreadable or changed."),
     ] = False,
+    runs: RunsFolder = Path("runs"),
     *,
     form: TableForm,
 ) -> None:
@@ -31,11 +32,14 @@ def evaluate(
 
     Prints accuracy, top 5 (with more than five classes), loss, calibration, each class, time, memory and size.
 
-    Example: [bold]favorit evaluate runs/0123456789abcdef[/bold]
+    Examples: [bold]favorit evaluate 0123[/bold], [bold]favorit evaluate runs/0123456789abcdef[/bold],
+    [bold]favorit evaluate "layout=softmax seed=0" --runs elsewhere[/bold]
     """
     from favorit.cli.tables import CLASS_NUMBERS, class_rows
+    from favorit.training.find import open_run
     from favorit.training.inference import evaluate as evaluate_run
 
+    run = open_run(run, runs).path
     found = evaluate_run(run, data_dir, skip_unreadable=skip_unreadable)
     if form.as_json:
         echo(json.dumps({"run": str(run), **found}))

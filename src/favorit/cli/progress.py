@@ -67,9 +67,8 @@ def study_progress(console: Console, report: Report) -> Iterator[Callable[[TaskE
 
 
 @contextmanager
-def queue_progress(queue: Queue, workers: int) -> Iterator[Callable[[PlannedEntry, TaskEvent], None]]:
+def queue_progress(console: Console, queue: Queue, workers: int) -> Iterator[Callable[[PlannedEntry, TaskEvent], None]]:
     """Yields a function of queue events: a line for each finished run, a total bar and a bar per running run."""
-    from favorit.cli.console import open_console
     from favorit.cli.study_tables import duration
     from favorit.study.tasks import Ended, Unfinished
 
@@ -77,7 +76,7 @@ def queue_progress(queue: Queue, workers: int) -> Iterator[Callable[[PlannedEntr
         counts = queue.counts()
         return counts.done + counts.failed, sum(counts)
 
-    with Display(open_console()) as display:
+    with Display(console) as display:
         draw = _task_bars(display, "queue", count)
 
         def on_event(planned: PlannedEntry, event: TaskEvent) -> None:

@@ -25,18 +25,11 @@ app = typer.Typer(
 app.command("queue")(queue)
 
 
-@dataclass(frozen=True)
-class Selection:
-    """The arguments that plan, run and status share: a study, changes to it, and the folders of its runs."""
+@dataclass(frozen=True, kw_only=True)
+class StudyRuns:
+    """The options that choose runs of a study: changes to it, and their folder."""
 
-    name: Annotated[
-        str, typer.Argument(help="A name from 'favorit study list', or a Python file with STUDY = ...", metavar="NAME")
-    ]
     out: Annotated[Path, typer.Option("--out", "--runs", help="Folder with run folders or packed runs.")] = Path("runs")
-    pack: Annotated[
-        Path | None,
-        typer.Option(help="Pack each finished run into this folder; packed runs count as done.", metavar="FOLDER"),
-    ] = None
     epochs: Annotated[
         int | None,
         typer.Option(min=1, help="Train this many epochs and scale warm-up in proportion. Changes the run ids."),
@@ -45,7 +38,7 @@ class Selection:
         int | None,
         typer.Option(min=1, help="Use this many training images and as many test images. Changes the run ids."),
     ] = None
-    seeds: Annotated[str | None, typer.Option(help="Train every point with each of these seeds, such as 0,1,2.")] = None
+    seeds: Annotated[str | None, typer.Option(help="Every point with each of these seeds, such as 0,1,2.")] = None
     only: Annotated[
         list[str] | None,
         typer.Option(
@@ -84,6 +77,19 @@ class Selection:
             self.scale,
             skip_unreadable=self.skip_unreadable,
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection(StudyRuns):
+    """The arguments that plan, run and status share: a study, and which of its runs."""
+
+    name: Annotated[
+        str, typer.Argument(help="A name from 'favorit study list', or a Python file with STUDY = ...", metavar="NAME")
+    ]
+    pack: Annotated[
+        Path | None,
+        typer.Option(help="Pack each finished run into this folder; packed runs count as done.", metavar="FOLDER"),
+    ] = None
 
 
 @app.command("list")

@@ -27,8 +27,8 @@ def train(
     config: Annotated[
         Path | None,
         typer.Option(
-            help="A YAML file with any of the sections model, data, train, and optionally a seed; or a run folder, "
-            "a packed run, or its config.json."
+            help="A YAML file with any of the sections model, data, train, and optionally a seed; or a run: its "
+            "folder, packed file or config.json, or the start of its identifier or name."
         ),
     ] = None,
     settings: Annotated[

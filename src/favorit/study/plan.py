@@ -17,6 +17,7 @@ from favorit.files import read_json, write_json
 from favorit.study.study import Options, Point, Study
 from favorit.study.tasks import Task
 from favorit.training.find import stored_runs
+from favorit.training.names import INDEXES
 
 if TYPE_CHECKING:
     from favorit.data import DataSet
@@ -172,7 +173,7 @@ def _resolved(study: Study, points: list[tuple[Point, RunConfig]], data: DataSet
         try:
             config = resolve(written, data)
             _check(config, data, checked)
-            task = Task(point.name, config, run_id(config, data.digest), point.group)
+            task = Task(point.name, config, run_id(config, data.digest), point.group, study=study.name)
         except FavoritError as error:
             raise FavoritError(f"study {study.name}, point {point.name!r}: {error}") from None
         tasks.append(task)
@@ -196,7 +197,7 @@ def _check(config: RunConfig, data: DataSet, checked: set[Any]) -> None:
 
 def index_path(study: Study, options: Options, out: str | Path) -> Path:
     """The file that stores a study's run identifiers, which are computed from the data. It can be deleted safely."""
-    return Path(out) / ".studies" / study.name / f"{study.digest(options)}.json"
+    return Path(out) / INDEXES / study.name / f"{study.digest(options)}.json"
 
 
 def _row(task: Task) -> list[Any]:

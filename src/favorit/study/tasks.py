@@ -16,8 +16,8 @@ from favorit.config import RunConfig
 
 @dataclass(frozen=True)
 class Task:
-    """A run to train: the name of its point, its configuration, and its identifier. Tasks of one `group` differ only in
-    seed or fold. `merged` has the groups of the other points of the study that are the same run.
+    """A run to train: the name of its point, its configuration, its identifier, and the name of its study. Tasks of one
+    `group` differ only in seed or fold. `merged` has the groups of the other points of the study that are the same run.
     """
 
     name: str
@@ -25,6 +25,7 @@ class Task:
     id: str
     group: str = ""
     merged: tuple[str, ...] = ()
+    study: str = ""
 
 
 @dataclass(frozen=True)

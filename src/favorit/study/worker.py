@@ -98,6 +98,8 @@ def _attempt(task: Task, order: Order, read: Any, send: Callable[[TaskEvent], No
         with training() as pause:
             run = train(
                 task.config,
+                name=task.name,
+                study=task.study,
                 out=order.out,
                 data_dir=order.data_dir,
                 accelerator=order.accelerator,

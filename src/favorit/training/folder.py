@@ -26,7 +26,7 @@ from favorit.errors import FavoritError
 from favorit.files import SCHEMA, damaged, read_file, read_json, remove, sync, write_atomically, write_json
 from favorit.locks import is_held, try_hold
 from favorit.training.saved import check_config, check_result, seal
-from favorit.training.stored import StoredRun, parse_epochs
+from favorit.training.stored import StoredRun, parse_epochs, utc
 
 if TYPE_CHECKING:
     import numpy as np
@@ -72,6 +72,9 @@ class RunFolder(StoredRun):
                 reason = "is being trained by another process: wait for it or stop it; `favorit runs` lists all runs"
                 raise HeldError(f"{self.path} {reason}")
             yield
+
+    def date(self) -> str | None:
+        return utc(os.path.getmtime(self._file("config.json")))
 
     def held(self) -> bool:
         try:

@@ -9,7 +9,6 @@ from typing import Any
 from favorit.config import RunConfig
 from favorit.errors import FavoritError, check_path
 from favorit.training.find import open_run
-from favorit.training.packed import SUFFIX
 from favorit.training.predictions import Predictions
 from favorit.training.records import status
 
@@ -47,7 +46,7 @@ class Run:
     @property
     def id(self) -> str:
         """The identifier: a hash of the configuration and the data."""
-        return self.path.name.removesuffix(SUFFIX)
+        return open_run(self.path).id
 
     @property
     def result(self) -> dict[str, Any]:

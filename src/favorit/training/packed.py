@@ -95,6 +95,9 @@ class PackedRun(StoredRun):
     def error(self) -> str | None:
         return None
 
+    def date(self) -> str | None:
+        return None  # the file may have been packed or copied much later
+
     def held(self) -> bool:
         return False
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from favorit.config import SECTIONS
 from favorit.errors import FavoritError
 from favorit.fields import flatten
 from favorit.training.find import stored_runs
+from favorit.training.names import RunName, indexed_names, name_of
 from favorit.training.saved import is_edited
 from favorit.training.stored import StoredRun, has_ended
 
@@ -18,10 +20,11 @@ if TYPE_CHECKING:
 
 
 def runs(folder: str | Path = "runs") -> pandas.DataFrame:
-    """One row for each run, folder or packed: identifier, status, configuration, result and environment.
+    """One row for each run, folder or packed: identifier, status, study, name, date, configuration, result and
+    environment.
 
-    `status` is complete, failed, pruned, training (a process holds the run), stopped (none does; rerun to resume) or
-    damaged (see `error`).
+    `date` is when training started, in UTC; packed runs of older versions have none. `status` is complete, failed,
+    pruned, training (a process holds the run), stopped (none does; rerun to resume) or damaged (see `error`).
 
     Example:
         favorit.runs("runs")[["id", "layers", "test.accuracy"]]
@@ -33,7 +36,12 @@ def runs(folder: str | Path = "runs") -> pandas.DataFrame:
 
 def rows(folder: str | Path) -> list[dict[str, Any]]:
     """The rows of `runs` as dictionaries, without pandas."""
-    return [_row(run) for run in stored_runs(folder)]
+    if not os.path.exists(folder):
+        raise FavoritError(
+            f"{folder} does not exist: give a folder of runs (favorit.train and `favorit train` make one)"
+        )
+    indexed = indexed_names(folder)
+    return [_row(run, indexed) for run in stored_runs(folder)]
 
 
 def status(run: StoredRun, result: dict[str, Any] | None) -> str:
@@ -54,7 +62,7 @@ def had_machine_alone(environment: Mapping[str, Any] | None) -> bool:
     return recorded.get("workers", 1) == 1 and recorded.get("nice", 0) == 0
 
 
-def _row(run: StoredRun) -> dict[str, Any]:
+def _row(run: StoredRun, indexed: Mapping[str, RunName]) -> dict[str, Any]:
     try:
         saved, result = run.config(), run.result()
         config = saved["config"]
@@ -63,7 +71,9 @@ def _row(run: StoredRun) -> dict[str, Any]:
         epochs = [] if result is not None else run.epochs()
     except FavoritError as error:
         return {"id": run.id, "status": "damaged", "error": str(error)}
-    found: dict[str, Any] = {"id": run.id, "status": status(run, result), "layers": saved.get("layers")}
+    name = name_of(run.id, saved, indexed)
+    found: dict[str, Any] = {"id": run.id, "status": status(run, result), "study": name.study or None}
+    found |= {"name": name.name, "date": saved.get("started") or run.date(), "layers": saved.get("layers")}
     found |= {key: config.get(key) for key in ("seed", "scale")}
     found |= flatten({section: config[section] for section in SECTIONS})
     edited = ["edited"] if is_edited(saved) else []

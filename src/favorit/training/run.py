@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ from favorit.training.folder import HeldError, RunFolder
 from favorit.training.handle import Run
 from favorit.training.optim import OPTIMIZERS, SCHEDULES
 from favorit.training.progress import is_first_process, training_progress
-from favorit.training.stored import StoredRun, has_ended
+from favorit.training.stored import StoredRun, has_ended, utc
 from favorit.training.test_files import write_test_files
 
 PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
@@ -135,6 +136,8 @@ def train(
     *,
     data: DataSet | Dataset[Any] | tuple[Any, Any] | None = None,
     out: str | Path = "runs",
+    name: str | None = None,
+    study: str | None = None,
     data_dir: str | Path | None = None,
     accelerator: str = "auto",
     devices: int = 1,
@@ -154,6 +157,9 @@ def train(
         data: Images of this script instead of the data set `data.name`: (images, labels), a torch Dataset, or the
             result of `favorit.build_dataset`. The identifier of the run depends on their content.
         out: The folder for runs.
+        name: A name that is recorded with the run: `favorit runs` shows it, and commands find the run by it. It does
+            not identify the run.
+        study: The name of a study that is recorded with the run.
         data_dir: The folder for data sets.
         accelerator: auto, cpu, cuda or mps.
         devices: The number of processes that share each batch.
@@ -192,7 +198,7 @@ def train(
             return None if listen is None else listen(event, own)
 
         options: dict[str, Any] = dict(compiled=compiled, checkpoint_seconds=checkpoint_seconds, workers=workers)
-        return _train(config, loaded, Path(out), accelerator, devices, on_event, **options)
+        return _train(config, loaded, Path(out), name, study, accelerator, devices, on_event, **options)
 
 
 def _on_arrays(config: RunConfig) -> RunConfig:
@@ -218,6 +224,8 @@ def _train(
     config: RunConfig,
     data: DataSet,
     out: Path,
+    name: str | None,
+    study: str | None,
     accelerator: str,
     devices: int,
     listen: Callable[[Event, RunConfig], bool | None],
@@ -250,6 +258,7 @@ def _train(
                 {
                     "id": identifier,
                     "layers": pattern,
+                    **_labels(folder, name, study),
                     "config": config.model_dump(mode="json"),
                     "data": card,
                     **({"components": own} if own else {}),
@@ -336,6 +345,15 @@ def _consume(training: Training, config: RunConfig, listen: Callable[[Event, Run
         stop = listen(event, config)
         if isinstance(event, End):
             return
+
+
+def _labels(folder: RunFolder, name: str | None, study: str | None) -> dict[str, str]:
+    """Name, study and start of the run, which do not identify it. A resumed run keeps those that it has."""
+    before: dict[str, Any] = {}
+    with suppress(FavoritError):  # a new run, or a damaged file, which is written again
+        before = folder.config()
+    labels = {"name": name, "study": study, "started": utc(time.time())}
+    return {key: kept for key, value in labels.items() if (kept := before.get(key) or value)}
 
 
 def _card(data: DataSet) -> dict[str, Any]:

@@ -69,6 +69,9 @@ class Configuration(_Saved):
     data: Card
     id: str | None = None
     layers: str | None = None
+    name: str | None = None
+    study: str | None = None
+    started: str | None = None
     sha256: str | None = None
 
 

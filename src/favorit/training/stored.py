@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -60,6 +61,10 @@ class StoredRun(ABC):
         """
 
     @abstractmethod
+    def date(self) -> str | None:
+        """When a run that does not record its start was written, as text; None if the file does not show it."""
+
+    @abstractmethod
     def held(self) -> bool:
         """True if a process is training the run."""
 
@@ -70,6 +75,11 @@ class StoredRun(ABC):
     def failed_before(self, result: dict[str, Any]) -> FavoritError:
         """The error for a run that has failed. It is not retried, because the same run would fail again."""
         return FavoritError(f"{self.path} failed before: {result['error']} (delete the {self.form} to retry)")
+
+
+def utc(seconds: float) -> str:
+    """A time in seconds since 1970 as text, such as `2026-11-19T22:54:20+00:00`."""
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="seconds")
 
 
 def has_ended(result: dict[str, Any] | None) -> TypeGuard[dict[str, Any]]:

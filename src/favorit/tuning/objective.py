@@ -100,6 +100,8 @@ class Attempt:
             run = train(
                 config,
                 out=plan.out,
+                name=f"trial {self.trial.number}",
+                study=plan.name,
                 data_dir=plan.data_dir,
                 accelerator=plan.accelerator,
                 workers=plan.workers,
