@@ -108,24 +108,9 @@ def is_not_eager_cpu(call: Any) -> bool:
     return not call.q.is_cpu or torch.compiler.is_compiling() or is_transformed()
 
 
-def is_in_transform(call: Any) -> bool:
-    """True inside transforms of torch.func and in forward mode."""
-    return is_transformed()
-
-
 def has_no_keys(call: LinearCall) -> bool:
     """True if there is no key. torch.compile treats size 0 as constant, so this adds no recompilation."""
     return call.k.shape[-2] == 0
-
-
-def zeros(call: LinearCall) -> Tensor:
-    """Zeros (B,H,Nq,D): the sum over no keys, as a function of q, k and v, so that they get zero gradients."""
-    return in_full_precision(lambda q, k, v: q @ k.mT @ v, call.q, call.k, call.v)
-
-
-def explicit(call: SoftmaxCall) -> Tensor:
-    """The mixer's explicit weights, applied to v."""
-    return call.mixer.explicit(call.q, call.k, call.v, call.key_mask)
 
 
 def direct(call: Any) -> Tensor:
@@ -174,7 +159,12 @@ def in_blocks(attend: Callable[..., Tensor], call: LinearCall) -> Tensor:
 
 
 LINEAR = (
-    Route(has_no_keys, "zeros: there are no keys", zeros),
+    Route(
+        has_no_keys,
+        "zeros: there are no keys",
+        # A function of q, k and v, so that they get zero gradients.
+        lambda call: in_full_precision(lambda q, k, v: q @ k.mT @ v, call.q, call.k, call.v),
+    ),
     Route(is_not_eager_cpu, "direct form: not an eager call on the CPU", direct),
     Route(
         fits_one_thread,
@@ -258,9 +248,9 @@ def is_short(call: SoftmaxCall) -> bool:
 
 SOFTMAX = (
     Route(
-        is_in_transform,
+        lambda call: is_transformed(),
         "explicit weights: inside a transform of torch.func or in forward mode, which torch's kernel does not support",
-        explicit,
+        lambda call: call.mixer.explicit(call.q, call.k, call.v, call.key_mask),
     ),
     Route(is_not_eager_cpu, "torch's fused kernel: not an eager call on the CPU", direct),
     Route(needs_no_gradient, "torch's fused kernel: inference", direct),
@@ -312,9 +302,8 @@ def has_many_key_features(call: ReadCall) -> bool:
 
 
 def read_linear(call: ReadCall) -> Tensor:
-    """Computes the weights from projected keys, mixes the tokens with them, and projects the result to values.
-
-    Projects all keys and values if a row of weights vanishes.
+    """Computes the weights from projected keys, mixes the tokens with them, and projects the result to values. If a row
+    of weights would vanish, projects all keys and values.
     """
     mixer, q, k = call.mixer, call.q, call.tokens.keys()
     in_bf16 = uses_bf16(LinearCall(mixer, mixer.kernel, q, k, k, None))
