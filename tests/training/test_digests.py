@@ -9,16 +9,15 @@ from typing import Any
 
 import pytest
 import torch
-from favorit.evaluate import metrics
 from safetensors.torch import load_file, save_file
 
 import favorit
 from favorit import FavoritError
 from favorit.bench.doctor.diagnosis import diagnose
+from favorit.metrics import metrics
 from favorit.training import Begin, engine
 from favorit.training.folder import RunFolder
-from favorit.training.inference import evaluate as evaluate_run
-from favorit.training.inference import predict_files
+from favorit.training.inference import evaluate, predict_files
 from training_helpers import LIVELY, Outcome, assert_bit_equal, files, fit, forget_digests, interrupt, raises_line, tiny
 
 CONFIG = tiny(**LIVELY)  # three epochs of six steps
@@ -70,7 +69,7 @@ def test_one_flipped_bit_of_weights_is_reported_by_everything_that_loads_them(fi
     path = finished / "best-ema.safetensors"
     flip_bit(path)
     words = (path, CHANGED, f"restore it, or delete {finished} and train again")
-    for load in (favorit.load, evaluate_run, diagnose, lambda run: predict_files(run, [finished])):
+    for load in (favorit.load, evaluate, diagnose, lambda run: predict_files(run, [finished])):
         raises_line(lambda load=load: load(finished), *words)
 
 
@@ -186,7 +185,7 @@ def test_nan_logits_are_one_clear_line(finished):
     weights[name][...] = float("nan")
     save_file(weights, path)
     raises_line(
-        lambda: evaluate_run(finished),
+        lambda: evaluate(finished),
         f"{finished}: the logits of 48 of 48 test images are not finite",
         "non-finite weights in 1 of",
         name,

@@ -15,7 +15,7 @@ from favorit import FavoritError
 from favorit.cli.main import app
 from favorit.data import load_dataset, read_image
 from favorit.training import Begin
-from favorit.training.inference import evaluate_run, load_data, predict_files
+from favorit.training.inference import evaluate, load_data, predict_files
 from training_helpers import fit, photos, tiny
 
 RUNNER = CliRunner()
@@ -49,7 +49,7 @@ def test_files_are_trained_on_evaluated_and_predicted_with_the_same_pixels(
     tmp_path: Path, folder: Path, name: str, preprocess: str | None, kind: str
 ) -> None:
     run, _ = fit(tmp_path / "runs", on(name.format(folder), preprocess=preprocess))
-    assert evaluate_run(run.path)["test"] == run.result["test"]
+    assert evaluate(run.path)["test"] == run.result["test"]
     data, trained = load_data(run.path), favorit.load(run)
     assert (data.image_size, data.fit, trained.fit) == ((16, 16), kind, kind)
     assert data.files is not None
@@ -77,7 +77,7 @@ def test_run_without_a_fit_was_squeezed_and_is_evaluated_and_predicts_so(tmp_pat
     saved["data"]["name"] = saved["config"]["data"]["name"] = f"folder('{folder}', image_size=16)"
     path.write_text(json.dumps(saved))
     (run.path / "test_files.json").unlink()
-    assert evaluate_run(run.path)["test"] == run.result["test"]
+    assert evaluate(run.path)["test"] == run.result["test"]
     assert squeezed.files is not None
     file = folder / squeezed.files.test[0]
     expected = favorit.load(run).predict(read_image(file, (16, 16), 3, "resize")[None]).max().item()
@@ -95,7 +95,7 @@ def test_changed_training_file_does_not_block_evaluate(tmp_path: Path, folder: P
     else:
         target = file if harm == "change" else folder / "a" / "new.png"
         target.write_bytes((folder / recorded(run)[0]).read_bytes())
-    assert evaluate_run(run.path)["test"] == run.result["test"]
+    assert evaluate(run.path)["test"] == run.result["test"]
 
 
 @pytest.mark.parametrize("subset", [None, 6])
@@ -110,8 +110,8 @@ def test_changed_test_images_are_an_error_or_left_out_and_named(
     names = [str(path.relative_to(folder)) for path in (first, second, third)]
     match = rf"3 of 10 test images of .* are missing, unreadable or changed: {', '.join(names)}: restore them, or test"
     with pytest.raises(FavoritError, match=match):
-        evaluate_run(run.path)
-    found = evaluate_run(run.path, skip_unreadable=True)
+        evaluate(run.path)
+    found = evaluate(run.path, skip_unreadable=True)
     assert found["skipped"] == names
     assert "incomplete-test" in found["flags"]
     tested = sum(map(sum, found["test"]["confusion"]))
@@ -126,10 +126,10 @@ def test_evaluate_without_any_test_image_left_is_an_error(tmp_path: Path, folder
     for file in recorded(run):
         (folder / file).unlink()
     with pytest.raises(FavoritError, match=r"10 of 10 test images .*: restore them; the accuracy of the run is in"):
-        evaluate_run(run.path, skip_unreadable=True)
+        evaluate(run.path, skip_unreadable=True)
     folder.rename(tmp_path / "moved")
     with pytest.raises(FavoritError, match="images: folder not found: the test images of the run were there; move it"):
-        evaluate_run(run.path)
+        evaluate(run.path)
 
 
 def test_skipped_files_are_in_the_result_and_the_run_is_that_of_the_other_files(tmp_path: Path, folder: Path) -> None:
@@ -141,7 +141,7 @@ def test_skipped_files_are_in_the_result_and_the_run_is_that_of_the_other_files(
     assert run.result["skipped"] == ["a/half.png"]
     assert isinstance(events[0], Begin)
     assert events[0].notes[0] == "skipped 1 unreadable file: a/half.png"
-    assert evaluate_run(run.path)["test"] == run.result["test"]
+    assert evaluate(run.path)["test"] == run.result["test"]
     (folder / "a" / "half.png").unlink()
     assert fit(tmp_path / "runs", config)[0] == run
 
@@ -195,12 +195,12 @@ def test_damaged_fit_or_test_files_are_named(tmp_path: Path, folder: Path, fit_v
     for content in ("[]", '{"schema": 1}', '{"schema": 1, "files": {}}', '{"schema": 1, "files": {"x/1.png": 1}}'):
         files.write_text(content)
         with pytest.raises(FavoritError, match=r"test_files.json is damaged"):
-            evaluate_run(run.path)
+            evaluate(run.path)
     saved = json.loads(config.read_text())
     saved["data"]["fit"] = fit_value
     config.write_text(json.dumps(saved))
     with pytest.raises(FavoritError, match=r"config.json is damaged \(fit .* is not one of resize, crop, letterbox"):
-        evaluate_run(run.path)
+        evaluate(run.path)
 
 
 def test_batch_of_enlarged_images_that_does_not_fit_into_memory_is_rejected(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from favorit.study import Study, product
 from favorit.study.lookup import published_accuracy
 from favorit.study.runner import start as start_study
 from favorit.training.components import own_components, sources
-from favorit.training.inference import evaluate as evaluate_run
+from favorit.training.inference import evaluate
 from own_files import NewProcess, executions, new_process, write_kernel
 from training_helpers import MODEL, finish, fit, start, tiny
 
@@ -75,7 +75,7 @@ def test_remembered_file_is_imported_with_a_note(
 ) -> None:
     run, file = trained(tmp_path, new_process, "own_remembered")
     assert "own_remembered" not in MIXERS
-    found = evaluate_run(run.path)
+    found = evaluate(run.path)
     assert found["test"]["accuracy"] == run.result["test"]["accuracy"]
     assert capsys.readouterr().err == f"favorit: importing {file} for the mixer 'own_remembered' of {run.path}\n"
     assert executions(file) == 2
@@ -87,8 +87,8 @@ def test_file_of_another_user_is_not_executed(tmp_path: Path, new_process: NewPr
     monkeypatch.chdir(file.parent)  # a file in the working directory is not trusted either
     before = executions(file)
     message = f"needs the mixer 'own_of_stranger' of '{file}', which you have not imported before: check it and give it"
-    for action in (favorit.load, evaluate_run, lambda path: favorit.runs(path.parent)):
-        if action in (favorit.load, evaluate_run):
+    for action in (favorit.load, evaluate, lambda path: favorit.runs(path.parent)):
+        if action in (favorit.load, evaluate):
             with pytest.raises(FavoritError, match=message):
                 action(run.path)
         else:

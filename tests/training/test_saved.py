@@ -19,7 +19,7 @@ from favorit.study.packing import pack, pack_all
 from favorit.study.plan import stored_digests
 from favorit.study.statistics import confounded, read_variant
 from favorit.training.find import open_run
-from favorit.training.inference import evaluate as evaluate_run
+from favorit.training.inference import evaluate
 from favorit.training.packed import zipped
 from favorit.training.records import rows
 from favorit.training.run import run_id
@@ -184,7 +184,7 @@ def test_damaged_run_is_listed_with_its_reason(shelf, tmp_path: Path, file, plac
     assert message.startswith(f"{path} is damaged (")
     assert message.endswith(f"): restore it, or delete {path.parent} and train again")
     with pytest.raises(FavoritError, match=reason):
-        evaluate_run(path.parent)
+        evaluate(path.parent)
     (packed,) = [each for each in pack_all(out, tmp_path / "packs") if each.outcome == "broken"]
     assert packed.note == message
 
