@@ -275,7 +275,7 @@ def test_mistake_is_one_line_and_exit_status_2(command, tmp_path: Path, argument
 
 
 FILES: dict[str, tuple[bytes | None, list[str]]] = {
-    "missing": (None, ["No such file"]),
+    "missing": (None, ["no such file"]),
     "not YAML": (b"model: [unclosed", ["is not YAML"]),
     "two values": (b"a: b: c", ["is not YAML"]),
     "bytes": (b"\xff\xfe\x00\x80", ["is not YAML"]),
