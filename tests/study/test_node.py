@@ -128,7 +128,7 @@ def test_error_message_names_the_folder_of_the_driver(order: Order, tmp_path: Pa
     messages.close()
     damaged = {**epoch.contents, "checkpoint-6/state.pt": b"damaged"}
     error = failure(task_of(), order, damaged).error
-    assert error.startswith(f"cannot resume from OUT/{task_of().id}/checkpoint-6")
+    assert error.startswith(f"OUT/{task_of().id}/checkpoint-6/state.pt is damaged")
     assert str(tmp_path) not in error
 
 

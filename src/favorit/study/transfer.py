@@ -12,7 +12,7 @@ from pathlib import Path
 
 from favorit.errors import FavoritError
 from favorit.files import write_atomically
-from favorit.training.digests import is_intact, read_checkpoint
+from favorit.training.digests import is_intact, verified
 from favorit.training.folder import RunFolder
 
 Contents = dict[str, bytes]
@@ -45,6 +45,8 @@ def write_contents(contents: Contents, folder: RunFolder) -> None:
             raise FavoritError(f"{folder.path}: {name!r} is not the name of a file of a run; it was not written")
         target = files if match["step"] is None else checkpoints.setdefault(int(match["step"]), {})
         target[match["file"]] = content
+    for step, checkpoint in checkpoints.items():
+        verified(checkpoint, folder.path / f"checkpoint-{step}")
     result = files.pop("result.json", None)
     for name in ("config.json", "epochs.jsonl"):
         if name in files:
@@ -66,4 +68,3 @@ def _write(path: Path, content: bytes) -> None:
 def _fill(files: Contents, folder: Path) -> None:
     for name, content in files.items():
         (folder / name).write_bytes(content)
-    read_checkpoint(folder)  # raises an error if a file was damaged on the way

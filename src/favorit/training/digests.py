@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from favorit.errors import FavoritError
-from favorit.files import SCHEMA, damaged, read_file, read_json, write_json
+from favorit.files import SCHEMA, damaged, parse_json, read_file, write_json
 
 CHANGED = "its sha256 differs from the recorded one"
 NAME = "sha256.json"  # in the folder of a checkpoint: the digest of each other file
@@ -34,19 +34,23 @@ def write_digests(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def read_checkpoint(folder: Path) -> dict[str, bytes]:
-    """The files of a checkpoint, verified. Older versions recorded no digests: then they are only read."""
-    try:
-        recorded = read_json(str(folder / NAME)).get("files")
-    except FileNotFoundError:
-        return {path.name: read_file(path) for path in sorted(folder.iterdir()) if path.is_file()}
+    """The files of a checkpoint, verified."""
+    return verified({path.name: read_file(path) for path in sorted(folder.iterdir()) if path.is_file()}, folder)
+
+
+def verified(files: dict[str, bytes], folder: Path) -> dict[str, bytes]:
+    """The files of the checkpoint `folder`. Raises an error if one is missing or differs from its recorded digest.
+
+    Older versions recorded no digests.
+    """
+    if NAME not in files:
+        return files
+    recorded = parse_json(files[NAME], str(folder / NAME)).get("files")
     if not isinstance(recorded, dict):
         raise FavoritError(f"{folder / NAME} is damaged (no files)")
-    files = {}
     for name, expected in recorded.items():
-        try:
-            files[name] = read_file(folder / name)
-        except FileNotFoundError:
-            raise FavoritError(f"{folder / name} is missing") from None
+        if name not in files:
+            raise FavoritError(f"{folder / name} is missing")
         if digest(files[name]) != expected:
             raise FavoritError(f"{folder / name} is damaged ({CHANGED})")
     return files
