@@ -84,4 +84,3 @@ mixers = stored("mixers")
 datasets = stored("datasets")
 accelerators = one_of("auto", "cpu", "cuda", "mps")
 devices = one_of("cpu", "cuda", "mps")
-

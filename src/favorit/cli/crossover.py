@@ -28,9 +28,15 @@ def crossover(
     tokens: Annotated[
         list[int] | None, typer.Option(min=1, help="A token count to measure, instead of the default grid. Repeatable.")
     ] = None,
-    most_tokens: Annotated[int, typer.Option(min=2, help="The largest token count of the default grid.")] = 1024,
+    most_tokens: Annotated[
+        int | None,
+        typer.Option(min=2, help="The largest token count of the default grid. Default: 1024, or those of the advice."),
+    ] = None,
     image: Annotated[int, typer.Option(min=1, help="Image side in pixels, for the advice.")] = 224,
-    patch: Annotated[int, typer.Option(min=1, help="Patch side in pixels, for the advice.")] = 8,
+    patch: Annotated[
+        int | None,
+        typer.Option(min=1, help="Patch side in pixels, for the advice. Default: 8, or more to fit --most-tokens."),
+    ] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Timed repetitions, interleaved.")] = 7,
     device: Annotated[str, typer.Option(help="cpu; other devices, such as cuda, are unverified.")] = "cpu",
     out: Annotated[
@@ -47,7 +53,7 @@ def crossover(
     [bold]favorit bench crossover --batch 1 --mixer relu --mixer "favor(m=64)" --image 32 --patch 2[/bold]
     """
     from favorit import measure
-    from favorit.bench.crossover import advice, crossings, default_grid, measure_points
+    from favorit.bench.crossover import MAX_TOKENS, advice, crossings, default_grid, default_patch, measure_points
     from favorit.bench.crossover_figure import draw, panels
     from favorit.cli.console import check_figures, check_outputs, open_console
     from favorit.cli.machine import reserve_machine
@@ -56,13 +62,16 @@ def crossover(
     from favorit.export import save_figure, write_csv
     from favorit.process import keep_large_buffers
 
+    if patch is None:
+        patch = default_patch(image, most_tokens or MAX_TOKENS)
     if image % patch:
         raise FavoritError(f"--patch {patch} does not divide --image {image}: give a divisor")
     advised = 1 + (image // patch) ** 2
+    most_tokens = most_tokens or max(MAX_TOKENS, advised)
     if advised > most_tokens:
         raise FavoritError(
             f"--image {image} --patch {patch} gives {advised} tokens, more than --most-tokens {most_tokens}: "
-            f"raise --most-tokens"
+            "raise --most-tokens, or leave out --patch"
         )
     grid = sorted({*tokens, advised}) if tokens else default_grid(most_tokens, advised)
     check_outputs(out=out)

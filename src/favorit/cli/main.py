@@ -26,6 +26,7 @@ from favorit.cli import (
     train,
     tune,
 )
+from favorit.cli.shared import PROGRESS
 from favorit.cli.usage import build_command, message
 from favorit.errors import FavoritError
 from favorit.process import spin_settings
@@ -70,6 +71,7 @@ def _root(
 def main() -> None:
     """The entry point of the command line."""
     os.environ.update(spin_settings())  # before a command imports torch
+    PROGRESS.is_resumable = False
     # Warnings are one line, without the location in the code.
     warnings.formatwarning = lambda message, *_, **__: f"favorit: {message}\n"
     try:
@@ -89,16 +91,13 @@ def main() -> None:
             2,
         )
     except (KeyboardInterrupt, typer.Abort):
-        _exit(
-            "favorit: interrupted; completed work is kept: rerun the same command to resume",
-            130,
-        )
+        _exit(f"favorit: interrupted{PROGRESS.hint}", 130)
     except BrokenPipeError:  # the reader of the pipe, such as `head`, has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except OSError as error:
         what = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
-        _exit(f"favorit: {what}; completed work is kept: fix this and rerun the same command to resume", 1)
+        _exit(f"favorit: {what}{PROGRESS.hint}", 1)
     except (RuntimeError, MemoryError) as error:
         if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
             _exit("favorit: not enough memory; use a smaller batch, model, image size or data set", 1)

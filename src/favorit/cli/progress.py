@@ -8,6 +8,7 @@ from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from favorit.cli.shared import PROGRESS
 from favorit.display import Display
 
 if TYPE_CHECKING:
@@ -40,7 +41,8 @@ def training_progress(
 ) -> Iterator[Callable[[Event, RunConfig], None]]:
     """Yields a function for `favorit.train(listen=...)`: a line for each epoch, a bar of steps, TensorBoard curves."""
     from favorit.cli.tensorboard import Curves
-    from favorit.training import Begin, Epoch, Step
+    from favorit.model.layout import layers, write_out
+    from favorit.training import Begin, Checkpoint, Epoch, Step
 
     has_events = False
     curves = None if tensorboard is None else Curves(tensorboard)
@@ -52,8 +54,14 @@ def training_progress(
             has_events = True
             if curves is not None:
                 curves.on_event(event)
-            if isinstance(event, Begin) and event.step:
-                display.line(f"resumed after step {event.step:,}")
+            if isinstance(event, Checkpoint | Epoch) or (isinstance(event, Begin) and event.step):
+                PROGRESS.is_resumable = True
+            if isinstance(event, Begin):
+                model = config.model
+                mixers = write_out(layers(model.layout, model.performer, model.depth))
+                display.line(f"layers 1 to {model.depth}: {mixers}")
+                if event.step:
+                    display.line(f"resumed after step {event.step:,}")
             elif isinstance(event, Step):
                 epoch = f"epoch {event.epoch + 1}/{config.train.epochs}"
                 display.bar(
@@ -69,6 +77,7 @@ def training_progress(
 
         yield on_event
     if not has_events:
+        PROGRESS.is_resumable = True
         console.print("already complete: nothing to train")
 
 
@@ -157,6 +166,7 @@ def _task_bars(display: Display, title: str, count: Callable[[], tuple[int, int]
     from favorit.study.tasks import Began, Ended, EpochDone, Unfinished
 
     def draw(event: TaskEvent) -> None:
+        PROGRESS.is_resumable |= isinstance(event, EpochDone | Ended) or (isinstance(event, Began) and event.step > 0)
         task, epochs = event.task, event.task.config.train.epochs
         if isinstance(event, Began):
             display.bar(task.id, f"  {task.name}", 0, epochs)
@@ -167,6 +177,7 @@ def _task_bars(display: Display, title: str, count: Callable[[], tuple[int, int]
             display.remove(task.id)
             display.bar("", title, *count())
 
+    PROGRESS.is_resumable = count()[0] > 0
     display.bar("", title, *count())
     return draw
 
@@ -192,15 +203,19 @@ def _epoch_accuracy(event: EpochDone) -> str:
 @contextmanager
 def tuning_progress(console: Console) -> Iterator[Callable[[TuneEvent], None]]:
     """Yields a function for `favorit.tune(listen=...)`: lines for each trial, a total bar, a bar per running trial."""
-    from favorit.tuning.events import StudyStarted, TrialProgress, TrialStarted
+    from favorit.tuning.events import StudyStarted, TrialFinished, TrialProgress, TrialStarted
 
     finished = trials = 0
     with Display(console) as display:
 
         def on_event(event: TuneEvent) -> None:
             nonlocal finished, trials
+            PROGRESS.is_resumable |= isinstance(event, TrialFinished) or (
+                isinstance(event, TrialProgress) and event.accuracy is not None
+            )
             if isinstance(event, StudyStarted):
                 finished, trials = event.finished, event.trials
+                PROGRESS.is_resumable = finished > 0
             elif isinstance(event, TrialStarted):
                 values = ", ".join(f"{key} {format_value(value)}" for key, value in event.values.items())
                 display.line(f"trial {event.number} {'resumes' if event.resumed else 'starts'}: {values}")

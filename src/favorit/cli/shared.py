@@ -24,6 +24,21 @@ DataDir = Annotated[
 ]
 
 
+@dataclass
+class Progress:
+    """What a command has done so far. With `is_resumable`, completed work is on disk and the next call continues it."""
+
+    is_resumable: bool = False
+
+    @property
+    def hint(self) -> str:
+        """How to continue after an interruption, for the end of a message."""
+        return "; completed work is kept: rerun the same command to resume" if self.is_resumable else ""
+
+
+PROGRESS = Progress()  # of the command that this process runs
+
+
 @dataclass(frozen=True)
 class TableForm:
     """The options of a command that prints a table: how it is written."""
