@@ -74,8 +74,9 @@ def main() -> None:
     PROGRESS.is_resumable = False
     # Warnings are one line, without the location in the code.
     warnings.formatwarning = lambda message, *_, **__: f"favorit: {message}\n"
+    command = build_command(app)
     try:
-        status = build_command(app)(prog_name="favorit", standalone_mode=False)
+        status = command(prog_name="favorit", standalone_mode=False)
         if status == 130:  # typer turns Ctrl-C into this status
             raise KeyboardInterrupt
         sys.exit(status)
@@ -83,7 +84,7 @@ def main() -> None:
         # With --devices, all processes raise the same error; only the first one prints it.
         _exit(f"favorit: {error}" if os.environ.get("LOCAL_RANK", "0") == "0" else "", 2)
     except TyperException as error:
-        _exit(message(error), 2)
+        _exit(message(error, command), 2)
     except ModuleNotFoundError as error:
         _exit(
             f"favorit: this command needs the package {error.name}: pip install 'favorit[train]' "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,9 +14,13 @@ from favorit.errors import valid_values
 
 
 def build_command(app: typer.Typer) -> Any:
-    """The root command. Its help and that of its subcommands show no type for flags, which take no value."""
+    """The root command. Its help and that of its subcommands show no type for flags, which take no value, and wrap each
+    paragraph as a whole.
+    """
     root = get_command(app)
     for command in _commands(root):
+        if command.help is not None:
+            command.help = "\n\n".join(" ".join(part.split()) for part in command.help.split("\n\n"))
         help_option = command.get_help_option(typer.Context(command))
         for parameter in (*command.params, *([] if help_option is None else [help_option])):
             if getattr(parameter, "is_flag", False):
@@ -30,7 +35,7 @@ def _commands(command: Any) -> Iterator[Any]:
         yield from _commands(each)
 
 
-def message(error: TyperException) -> str:
+def message(error: TyperException, root: Any) -> str:
     """One line about a mistake in options or arguments, with the command that prints their help.
 
     If the mistake is a missing subcommand, the help itself, which has many lines.
@@ -41,11 +46,22 @@ def message(error: TyperException) -> str:
     problems: list[Any] = getattr(error.__cause__, "errors", list)()
     parameter: Any = getattr(error, "param", None)
     if parameter is not None:
-        name = getattr(parameter, "metavar", None) if parameter.param_type_name == "argument" else parameter.opts[-1]
+        is_argument = parameter.param_type_name == "argument"
+        name = parameter.display_name_raw if is_argument else parameter.opts[-1]
         if problems:
             text = f"{name} {problems[0]['input']} is not valid: {valid_values(problems)}"
-        elif type(error).__name__ == "MissingParameter":
+        elif not error.message:
             text = f"{name} is missing"
     context: Any = getattr(error, "ctx", None)
-    command = "favorit" if context is None else context.command_path
-    return f"favorit: {text.rstrip('.')} (see {command} --help)"
+    path = _command_path(root) if context is None else context.command_path
+    return f"favorit: {text.rstrip('.')} (see {path} --help)"
+
+
+def _command_path(root: Any) -> str:
+    """The command that the command line names, as text."""
+    names = ["favorit"]
+    for argument in sys.argv[1:]:
+        if argument in getattr(root, "commands", {}):
+            root = root.commands[argument]
+            names.append(argument)
+    return " ".join(names)
