@@ -308,12 +308,12 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache" / "timings"
 
 
-def estimate_shapes(**options: Any) -> tuple[list[str], dict[str, float]]:
+def estimate_shapes(threads: int = 1, again: bool = False) -> tuple[list[str], dict[str, float]]:
     """(the points whose shape is timed, the seconds of every point)."""
     found = plan(SHAPES)
     timed: list[str] = []
-    options = {"threads": 1, **options}
-    seconds = estimate(found.tasks, found.images, tell=lambda task, done, total: timed.append(task.name), **options)
+    timings = Timings(threads, again=again)
+    seconds = estimate(found.tasks, found.images, timings, lambda task, done, total: timed.append(task.name))
     return timed, seconds
 
 
@@ -368,11 +368,11 @@ def test_folder_that_cannot_be_written_does_not_stop_the_estimate(cache: Path):
 
 def test_timings_of_another_process_are_kept(cache: Path):
     tasks = plan(SHAPES).tasks
-    first, second = Timings(), Timings()
+    first, second = Timings(1), Timings(1)
     first.add(tasks[0].config, StepCost(1.0, 2.0))
     second.add(tasks[-1].config, StepCost(3.0, 4.0))
-    assert Timings().get(tasks[0].config) == (1.0, 2.0)
-    assert Timings().get(tasks[-1].config) == (3.0, 4.0)
+    assert Timings(1)[tasks[0].config] == (1.0, 2.0)
+    assert Timings(1)[tasks[-1].config] == (3.0, 4.0)
 
 
 @pytest.mark.parametrize(

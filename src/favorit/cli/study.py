@@ -108,6 +108,9 @@ def plan(
     estimated: Annotated[
         bool, typer.Option("--estimate/--no-estimate", help="Estimate the time left from a few steps of each model.")
     ] = True,
+    again: Annotated[
+        bool, typer.Option("--again", help="Time all models again. Timings of this machine are remembered otherwise.")
+    ] = False,
     *,
     form: TableForm,
 ) -> None:
@@ -118,8 +121,8 @@ def plan(
     import json
 
     from favorit.cli.study_json import plan_json
-    from favorit.cli.study_tables import plan_table
-    from favorit.cli.timing import time_plan
+    from favorit.cli.study_tables import plan_table, time_table
+    from favorit.cli.timing import TimeLeft
     from favorit.study import load_study
     from favorit.study.plan import make_plan, stored_digests
     from favorit.study.runner import states
@@ -127,7 +130,13 @@ def plan(
     digests = partial(stored_digests, selection.out, selection.pack)
     planned = make_plan(load_study(selection.name), selection.options(), data_dir=selection.data_dir, digests=digests)
     found = states(planned, selection.out, selection.pack)
-    seconds = time_plan(planned, found, workers) if estimated else {}
+    time_left = TimeLeft(planned, found, workers, again) if estimated else None
+    if time_left is not None and form.is_text and not time_left.is_known:  # print the plan before models are timed
+        plan_table(form, planned, found, {}, workers)
+        form.say()
+        time_table(form, time_left.seconds(), workers)
+        return
+    seconds = {} if time_left is None else time_left.seconds()
     if form.as_json:
         typer.echo(json.dumps(plan_json(planned, found, seconds, workers)))
     else:
@@ -175,7 +184,7 @@ def run(
 
     from favorit.cli.progress import study_progress
     from favorit.cli.study_json import summary_json
-    from favorit.cli.study_tables import summary
+    from favorit.cli.study_tables import merged, summary
     from favorit.cli.tensorboard import Curves
     from favorit.study import load_study
     from favorit.study.runner import start
@@ -202,6 +211,7 @@ def run(
         soft_wrap=True,
         markup=False,
     )
+    merged(form, report.plan.tasks)
     with closing(events), study_progress(console, report) as show, nullcontext() if curves is None else closing(curves):
         for event in events:
             show(event)

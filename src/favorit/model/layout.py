@@ -55,3 +55,10 @@ def write_out(mixers: list[Spec]) -> str:
     """A pattern of all these layers, with mixers that follow each other written as `mixer*count`."""
     runs = [(text, len(list(group))) for text, group in groupby(map(str, mixers))]
     return "|".join(text if count == 1 else f"{text}*{count}" for text, count in runs)
+
+
+def tiled(layout: str, performer: str, depth: int) -> str | None:
+    """The layers of a pattern of several mixers that is shorter than the depth; None for other layouts."""
+    if layout.strip() in LAYOUTS or not 1 < len(parse_pattern(layout)) < depth:
+        return None
+    return write_out(layers(layout, performer, depth))

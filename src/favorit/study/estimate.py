@@ -8,54 +8,41 @@ from __future__ import annotations
 import gc
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from favorit.config import RunConfig
 from favorit.study.tasks import Task
-from favorit.study.timings import StepCost, Timings, shape
+from favorit.study.timings import StepCost, Timings
 
 FIRST_SIZES = (4, 12)  # batch sizes of the first timed steps: large enough for the slope, small enough for large models
 LONGEST_STEP = 1.0  # seconds: a step with a full batch is timed only if its estimate is at most this
 
 
 def estimate(
-    tasks: Iterable[Task],
+    tasks: Sequence[Task],
     images: Mapping[str, tuple[int, int]],
-    *,
-    threads: int,
-    again: bool = False,
+    timings: Timings,
     tell: Callable[[Task, int, int], None] | None = None,
 ) -> dict[str, float]:
-    """Seconds of each task by name, on `threads` threads, without early stopping.
+    """Seconds of each task by name, without early stopping. Times the shapes that `timings` does not have.
 
-    `images` has the number of (training, test) images of each data set. Steps that were timed on this machine before
-    are not timed again, except with `again`. `tell` is called before a shape is timed, with a task that has it, the
-    number of shapes timed before, and the number of shapes to time.
+    `images` has the number of (training, test) images of each data set. `tell` is called before a shape is timed, with
+    a task that has it, the number of shapes timed before, and the number of shapes to time.
     """
     import torch
 
-    found = list(tasks)
+    missing = timings.missing(task.config for task in tasks)
     before = torch.get_num_threads()
-    torch.set_num_threads(threads)
+    torch.set_num_threads(timings.threads)
     try:
-        timings = Timings(again=again)
-        untimed: dict[str, Task] = {}
-        for task in found:
-            if timings.get(task.config) is None:
-                untimed.setdefault(shape(task.config), task)
-        for done, task in enumerate(untimed.values()):
+        for done, config in enumerate(missing):
             if tell is not None:
-                tell(task, done, len(untimed))
-            timings.add(task.config, _cost(task.config))
+                tell(next(task for task in tasks if task.config is config), done, len(missing))
+            timings.add(config, _cost(config))
             gc.collect()
-        costs = {task.name: timings.get(task.config) for task in found}
     finally:
         torch.set_num_threads(before)
-    return {
-        task.name: run_seconds(task.config, *images[task.config.data.name], cost)
-        for task in found
-        if (cost := costs[task.name]) is not None
-    }
+    return {task.name: run_seconds(task.config, *images[task.config.data.name], timings[task.config]) for task in tasks}
 
 
 def run_seconds(config: RunConfig, train: int, test: int, cost: StepCost) -> float:

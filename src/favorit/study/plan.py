@@ -122,8 +122,8 @@ def _merge(tasks: Iterable[Task], runs: Mapping[str, Any]) -> list[Task]:
     ]
 
 
-def merge_notes(points: Iterable[Task | Entry]) -> list[str]:
-    """One sentence for each group of points that stands for others too."""
+def merge_notes(points: Iterable[Any]) -> list[str]:
+    """One sentence for each group of points (tasks, entries or states) that stands for others too."""
     merged = {point.group: point.merged for point in points if point.merged}
     return [f"{group} is the same run as {', '.join(others)}: trained once" for group, others in merged.items()]
 

@@ -6,6 +6,7 @@ There is one file for each combination of hardware, number of threads and versio
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -29,28 +30,34 @@ def shape(config: RunConfig) -> str:
 
 
 class Timings:
-    """The costs of steps on this machine with the current number of threads, by `shape`.
+    """The costs of steps on `threads` threads of this machine, by `shape`.
 
     They are read from the cache folder unless `again` is true, and stored after each `add`. A file that cannot be read
     counts as empty, and a folder that cannot be written is not used.
     """
 
-    def __init__(self, *, again: bool = False) -> None:
-        self._machine = {"favorit": __version__, **measure.fingerprint()}
+    def __init__(self, threads: int, *, again: bool = False) -> None:
+        self.threads = threads
+        self._machine = {"favorit": __version__, **measure.fingerprint(), "threads": threads}
         self._path = cache_folder() / "timings" / f"{identify(self._machine)}.json"
         self._costs = self._stored()
-        self._fresh = set[str]() if again else set(self._costs)
+        self._known = set[str]() if again else set(self._costs)
 
-    def get(self, config: RunConfig) -> StepCost | None:
-        """The cost of a step of this configuration, or None if it must be timed."""
-        key = shape(config)
-        return self._costs[key] if key in self._fresh else None
+    def missing(self, configs: Iterable[RunConfig]) -> list[RunConfig]:
+        """The configurations to time: one of each shape that has no cost yet."""
+        by_shape: dict[str, RunConfig] = {}
+        for config in configs:
+            by_shape.setdefault(shape(config), config)
+        return [config for key, config in by_shape.items() if key not in self._known]
+
+    def __getitem__(self, config: RunConfig) -> StepCost:
+        return self._costs[shape(config)]
 
     def add(self, config: RunConfig, cost: StepCost) -> None:
         """Stores the cost of a step, next to those that other processes have stored in the meantime."""
         key = shape(config)
         self._costs = {**self._costs, **self._stored(), key: cost}
-        self._fresh.add(key)
+        self._known.add(key)
         with suppress(OSError):
             os.makedirs(self._path.parent, exist_ok=True)
             write_json(self._path, {"schema": SCHEMA, "machine": self._machine, "steps": self._costs})
