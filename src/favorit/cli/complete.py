@@ -8,45 +8,47 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from typing import Any, NamedTuple
 
 from favorit.files import SCHEMA, cache_folder, read_json, write_json
 
-Complete = Callable[[str], list[str]]
+NAMES = "names.json"  # in the cache folder
 
-PATH = "names.json"
+
+class Item(NamedTuple):
+    """A completion as the shell scripts of typer read it."""
+
+    value: str
+    help: str | None = None
+    type: str = "plain"
 
 
 def store_names(names: Mapping[str, Iterable[str]]) -> None:
-    """Stores names of components by kind for later completions."""
+    """Stores names by kind for later completions."""
     with suppress(OSError):
         os.makedirs(cache_folder(), exist_ok=True)
-        write_json(cache_folder() / PATH, {"schema": SCHEMA, "names": {kind: list(own) for kind, own in names.items()}})
+        write_json(
+            cache_folder() / NAMES, {"schema": SCHEMA, "names": {kind: list(own) for kind, own in names.items()}}
+        )
 
 
-def one_of(*values: str) -> Complete:
-    """Completes to one of these values."""
-    return _complete(lambda incomplete: values)
+def complete(command: str, parameter: Any) -> None:
+    """Lets the shell complete the values of a parameter of a command, if `VALUES` has it."""
+    name = parameter.metavar if parameter.param_type_name == "argument" else parameter.opts[-1]
+    values = VALUES.get(f"{command} {name}") or VALUES.get(name)
+    if values is None:
+        return
 
-
-def stored(*kinds: str) -> Complete:
-    """Completes to the names of these kinds of components."""
-
-    def names(incomplete: str) -> Iterable[str]:
-        known = read_json(str(cache_folder() / PATH), names=dict)["names"]
-        return [name for kind in kinds for name in known.get(kind, [])]
-
-    return _complete(names)
-
-
-def _complete(values: Callable[[str], Iterable[str]]) -> Complete:
-    """A function for typer's `autocompletion`. An error completes to nothing, because it would garble the prompt."""
-
-    def complete(incomplete: str) -> list[str]:
-        with suppress(Exception):
-            return [value for value in values(incomplete) if str(value).startswith(incomplete)]
+    def items(context: Any, incomplete: str) -> list[Item]:
+        with suppress(Exception):  # an error would garble the prompt
+            return [Item(value) for value in values(incomplete) if value.startswith(incomplete)]
         return []
 
-    return complete
+    parameter.shell_complete = items
+
+
+def _stored(kind: str) -> Callable[[str], Iterable[str]]:
+    return lambda incomplete: read_json(str(cache_folder() / NAMES), names=dict)["names"][kind]
 
 
 def _presets(incomplete: str) -> Iterable[str]:
@@ -61,10 +63,16 @@ def _studies(incomplete: str) -> Iterable[str]:
     return built_in()
 
 
+def _spaces(incomplete: str) -> Iterable[str]:
+    from favorit.cli.tune import SPACES
+
+    return SPACES.split(", ")
+
+
 def _fields(incomplete: str) -> Iterable[str]:
     from favorit.fields import DEFAULTS
 
-    return [f"{name}=" for name in DEFAULTS]
+    return (f"{name}=" for name in DEFAULTS)
 
 
 def _runs(incomplete: str) -> Iterable[str]:
@@ -73,14 +81,29 @@ def _runs(incomplete: str) -> Iterable[str]:
 
     before, comma, last = incomplete.rpartition(",")
     folder, slash, _ = last.rpartition("/")
-    return [f"{before}{comma}{folder}{slash}{run.id}" for run in stored_runs(folder or "runs")]
+    return (f"{before}{comma}{folder}{slash}{run.id}" for run in stored_runs(folder or "runs"))
 
 
-presets = _complete(_presets)
-studies = _complete(_studies)
-fields = _complete(_fields)
-runs = _complete(_runs)
-mixers = stored("mixers")
-datasets = stored("datasets")
-accelerators = one_of("auto", "cpu", "cuda", "mps")
-devices = one_of("cpu", "cuda", "mps")
+# An option, the metavar of an argument, or either after its command -> the values for a text that begins so.
+VALUES: dict[str, Callable[[str], Iterable[str]]] = {
+    "--preset": _presets,
+    "PRESET": _presets,
+    "--set": _fields,
+    "--mixer": _stored("mixers"),
+    "--kernel": _stored("kernels"),
+    "--data": _stored("datasets"),
+    "data fetch NAME": _stored("datasets"),
+    "data show NAME": _stored("datasets"),
+    "KIND": _stored("kinds"),
+    "SPACE": _spaces,
+    "RUN": _runs,
+    "A": _runs,
+    "B": _runs,
+    "study plan NAME": _studies,
+    "study run NAME": _studies,
+    "study status NAME": _studies,
+    "--scale": lambda incomplete: ("published", "smoke", "small"),
+    "--protocol": lambda incomplete: ("published", "sound"),
+    "--accelerator": lambda incomplete: ("auto", "cpu", "cuda", "mps"),
+    "--device": lambda incomplete: ("cpu", "cuda", "mps"),
+}

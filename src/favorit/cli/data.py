@@ -101,7 +101,7 @@ def show(
         typer.Option("--augment", help="Augmentation steps to show, such as 'crop(4)|flip'.", metavar="STEPS"),
     ] = None,
     patch: Annotated[int | None, typer.Option("--patch", min=1, help="Side of a patch in pixels.")] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, help="Seed for the choice of samples.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed for the choice of samples.")] = 0,
     data_dir: DataDir = None,
 ) -> None:
     """Draw an overview of a data set: samples by class, augmentation steps, normalized image (black is -2, white 2),

@@ -10,29 +10,31 @@ import typer
 from typer.exceptions import TyperException
 from typer.main import get_command
 
+from favorit.cli.complete import complete
 from favorit.errors import valid_values
 
 
 def build_command(app: typer.Typer) -> Any:
-    """The root command. Its help and that of its subcommands show no type for flags, which take no value, and wrap each
+    """The root command, with completion of values. Help shows no type for flags, which take no value, and wraps each
     paragraph as a whole.
     """
     root = get_command(app)
-    for command in _commands(root):
+    for path, command in walk(root):
         if command.help is not None:
             command.help = "\n\n".join(" ".join(part.split()) for part in command.help.split("\n\n"))
         help_option = command.get_help_option(typer.Context(command))
         for parameter in (*command.params, *([] if help_option is None else [help_option])):
             if getattr(parameter, "is_flag", False):
                 parameter.metavar = ""
+            complete(path, parameter)
     return root
 
 
-def _commands(command: Any) -> Iterator[Any]:
-    """The command and all its subcommands."""
-    yield command
-    for each in getattr(command, "commands", {}).values():
-        yield from _commands(each)
+def walk(command: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """The command and all its subcommands, each with its path, such as `study plan`; that of the root is empty."""
+    yield path, command
+    for name, each in getattr(command, "commands", {}).items():
+        yield from walk(each, f"{path} {name}".strip())
 
 
 def message(error: TyperException, root: Any) -> str:
