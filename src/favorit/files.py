@@ -62,6 +62,22 @@ def parse_json(content: bytes, path: str, **parts: type) -> dict[str, Any]:
     return value
 
 
+def read_yaml(path: Path, name: str) -> Any:
+    """The content of a YAML file. Errors begin with `name`."""
+    import yaml
+
+    try:
+        return yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise FavoritError(f"{name}: {(error.strerror or str(error)).lower()}") from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = "" if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: "
+        raise FavoritError(f"{name} is not YAML: {where}{error.problem}") from None
+    except (yaml.YAMLError, ValueError) as error:
+        raise FavoritError(f"{name} is not YAML: {' '.join(str(error).split())}") from None
+
+
 def damaged(path: str | Path, reason: object, run: str | Path | None = None) -> FavoritError:
     """The error for a damaged file. The message says to delete `run` (default: the folder of the file)."""
     return FavoritError(

@@ -9,6 +9,7 @@ from typing import Any
 from favorit.config import SECTIONS, RunConfig
 from favorit.errors import FavoritError
 from favorit.fields import flatten, parse_settings
+from favorit.files import read_yaml
 from favorit.model.presets import PRESETS, current_name
 from favorit.spec import literal
 from favorit.training.find import open_run
@@ -25,7 +26,7 @@ def build_config(
     values: dict[str, Any] = _read(file) if file is not None else {}
     sections: dict[str, dict[str, Any]] = {section: dict(values.pop(section, None) or {}) for section in SECTIONS}
     in_file = sections["model"].pop("preset", None)
-    chosen = model or in_file
+    chosen = in_file if model is None else model
     if chosen is not None:
         if not isinstance(chosen, str):
             raise FavoritError(
@@ -59,14 +60,8 @@ def _reject_duplicates(fields: Iterable[str], options: dict[str, tuple[str, Any]
 
 
 def _read(file: Path) -> dict[str, Any]:
-    import yaml
-
-    try:
-        values = open_run(file).config() if file.is_dir() or file.suffix == SUFFIX else yaml.safe_load(file.read_text())
-    except OSError as error:
-        raise FavoritError(f"--config {file}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise FavoritError(f"--config {file} is not YAML: {' '.join(str(error).split())}") from None
+    is_run = file.is_dir() or file.suffix == SUFFIX
+    values = open_run(file).config() if is_run else read_yaml(file, f"--config {file}")
     if isinstance(values, dict) and "schema" in values:  # a run, or its config.json
         values = values.get("config")
     if not isinstance(values, dict) or not all(isinstance(values.get(section) or {}, dict) for section in SECTIONS):

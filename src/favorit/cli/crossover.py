@@ -55,6 +55,7 @@ def crossover(
     [bold]favorit bench crossover --batch 1 --mixer relu --mixer "favor(m=64)" --image 32 --patch 2[/bold]
     """
     from favorit import measure
+    from favorit.attention import MIXERS
     from favorit.bench.crossover import MAX_TOKENS, advice, crossings, default_grid, default_patch, measure_points
     from favorit.bench.crossover_figure import draw, panels
     from favorit.cli.console import check_figures, check_outputs
@@ -77,6 +78,8 @@ def crossover(
         )
     grid = sorted({*tokens, advised}) if tokens else default_grid(most_tokens, advised)
     check_outputs(out=out)
+    for mixer in mixers or ():  # before the machine is reserved, which may take long
+        MIXERS.canonical(mixer)
     check_figures(figure=figure)
     keep_large_buffers()
     console = form.open_console()

@@ -41,6 +41,7 @@ def queue(
     Examples: [bold]favorit study queue results/queue.yaml --pack results/runs --workers 2[/bold],
     [bold]favorit study queue results/queue.yaml --pack results/runs --list[/bold]
     """
+    from favorit.cli.console import check_folders
     from favorit.cli.progress import queue_progress
     from favorit.errors import FavoritError
     from favorit.study.queue import held_queue, plan_queue, run_queue
@@ -51,6 +52,7 @@ def queue(
         planned = plan_queue(file, out, pack=pack, data_dir=data_dir, read_only=True)
         _table(form, planned, workers)
         raise typer.Exit(1 if planned.problems else 0)
+    check_folders(out=out, pack=pack)
     os.nice(max(nice - os.nice(0), 0))
     with held_queue(out, pack):
         planned = plan_queue(file, out, pack=pack, data_dir=data_dir)

@@ -107,8 +107,13 @@ def pack(
     """
     from collections import Counter
 
+    from favorit.cli.console import check_folders
+    from favorit.errors import FavoritError
     from favorit.study.packing import pack_all
 
+    if not folder.is_dir():
+        raise FavoritError(f"{folder} is not a folder of runs")
+    check_folders(to=to)
     counts: Counter[str] = Counter()
     for each in pack_all(folder, to):
         counts[each.outcome] += 1

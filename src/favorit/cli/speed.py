@@ -79,6 +79,7 @@ def speed(
     [bold]favorit bench speed --preset vit-192-imagenet --layouts all --batch 8 --set "model.stem=patch(16)"[/bold]
     """
     from favorit import measure, published
+    from favorit.attention import MIXERS
     from favorit.bench.imagenet import PUBLISHED, compare_with_published
     from favorit.bench.model_speed import all_layouts, model_costs
     from favorit.bench.speed import Size, mixer_costs, scalings
@@ -97,6 +98,8 @@ def speed(
     if not presets and (settings or layouts):
         raise FavoritError("--set and --layouts apply to whole models: give one with --preset")
     check_outputs(out=out)
+    for mixer in mixers or ():  # before the machine is reserved, which may take long
+        MIXERS.canonical(mixer)
     keep_large_buffers()
     console = form.open_console()
     comparisons: dict[str, tuple[published.Table, list[ModelTimes]]] = {}

@@ -13,6 +13,7 @@ import typer
 
 from favorit.cli.queue import queue
 from favorit.cli.shared import DataDir, TableForm, Workers, with_fields
+from favorit.errors import FavoritError
 
 if TYPE_CHECKING:
     from favorit.study import Options, State
@@ -59,8 +60,11 @@ class Selection:
     ] = "published"
     data_dir: DataDir = None
 
+    def __post_init__(self) -> None:
+        if self.out.is_file():
+            raise FavoritError(f"--out {self.out} is a file: give the folder of the runs")
+
     def options(self) -> Options:
-        from favorit.errors import FavoritError
         from favorit.study import Options
 
         try:
@@ -182,6 +186,7 @@ def run(
     """
     import json
 
+    from favorit.cli.console import check_folders
     from favorit.cli.progress import study_progress
     from favorit.cli.study_json import summary_json
     from favorit.cli.study_tables import merged, summary
@@ -189,6 +194,7 @@ def run(
     from favorit.study import load_study
     from favorit.study.runner import start
 
+    check_folders(out=selection.out, pack=selection.pack)
     curves = Curves(selection.out / "tensorboard") if tensorboard else None
     study = load_study(selection.name)
     console = form.open_console()

@@ -45,7 +45,7 @@ def train(
         typer.Option(help="The folder for data sets; default: FAVORIT_DATA, else the user's cache."),
     ] = None,
     accelerator: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
-    devices: Annotated[int, typer.Option(help="Number of processes that share each batch (DDP).")] = 1,
+    devices: Annotated[int, typer.Option(min=1, help="Number of processes that share each batch (DDP).")] = 1,
     compiled: Annotated[bool, typer.Option("--compile", help="Compile the model with torch.compile.")] = False,
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Write curves for TensorBoard into OUT/tensorboard.")
@@ -61,12 +61,14 @@ def train(
     "model.performer=relu(m=128)"[/bold]
     """
     from favorit.cli.configuration import build_config
+    from favorit.cli.console import check_folders
     from favorit.cli.progress import training_progress
     from favorit.cli.tables import OPTIONAL, result_rows, summary
     from favorit.errors import FavoritError
     from favorit.process import keep_large_buffers
     from favorit.training import train as train_run
 
+    check_folders(out=out)
     keep_large_buffers()
     # With several devices, each process runs this command, but only rank 0 prints.
     is_rank_zero = os.environ.get("LOCAL_RANK", "0") == "0"

@@ -80,6 +80,7 @@ def tune(
     postgresql://me@host/tuning[/bold]
     """
     from favorit.cli.configuration import build_config
+    from favorit.cli.console import check_folders
     from favorit.cli.progress import tuning_progress
     from favorit.errors import FavoritError
     from favorit.fields import fields_set, replace_fields
@@ -89,6 +90,7 @@ def tune(
     from favorit.tuning.figures import draw
     from favorit.tuning.result import write_best, write_front
 
+    check_folders(out=out)
     keep_large_buffers()
     console = form.open_console()
     searched = read_space(space)

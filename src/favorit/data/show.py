@@ -49,7 +49,7 @@ def picture(dataset: DataSet, augment: str | None = None, patch: int | None = No
     patch = patch or _patch_size(side)
     if not 1 <= patch <= side:
         raise FavoritError(f"patch={patch} is not valid: 1..{side} for images of {height}x{width}")
-    order = torch.randperm(len(dataset.train), generator=torch.Generator().manual_seed(seed))
+    order = torch.randperm(len(dataset.train), generator=torch.Generator().manual_seed(seed % 2**63))
     shown = dataset.classes[:CLASSES_SHOWN]
     images, labels = dataset.train.images, dataset.train.labels[order]
     samples = tuple((name, images[order[labels == number][:SAMPLES_SHOWN]]) for number, name in enumerate(shown))

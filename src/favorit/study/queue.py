@@ -22,6 +22,7 @@ from pydantic import BeforeValidator
 
 from favorit.config import Config, RunConfig
 from favorit.errors import FavoritError
+from favorit.files import read_yaml
 from favorit.locks import try_hold
 from favorit.spec import NonNegativeInt
 from favorit.study.estimate import trained_images
@@ -150,14 +151,7 @@ class Queue:
 
 def read_queue(path: str | Path) -> tuple[list[QueueEntry], list[str]]:
     """The entries of a queue file, and one line for each invalid one."""
-    import yaml
-
-    try:
-        rows = yaml.safe_load(Path(path).read_text())
-    except OSError as error:
-        raise FavoritError(f"queue {path}: {(error.strerror or str(error)).lower()}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise FavoritError(f"queue {path} is not YAML: {' '.join(str(error).split())}") from None
+    rows = read_yaml(Path(path), f"queue {path}")
     if not isinstance(rows, list):
         raise FavoritError(
             f"queue {path} must be a list of entries such as {{study: hybrids, scale: small, seeds: [0, 1, 2]}}"

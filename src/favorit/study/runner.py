@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from favorit.errors import FavoritError
+from favorit.process import check_accelerator
 from favorit.study.load import load_study
 from favorit.study.packing import create_pack_folder, pack_stored
 from favorit.study.plan import Entry, Plan, entries, make_plan, merge_notes, write_index
@@ -141,6 +142,7 @@ def start(
 
     The generator updates the report before it yields an event. Closing the generator stops the workers.
     """
+    check_accelerator(accelerator)
     backend = choose_backend(workers=workers, ray=ray, cpus=cpus, gpus=gpus)
     study = study if isinstance(study, Study) else load_study(study)
     report = prepare(make_plan(study, options or Options(), data_dir=data_dir, fetch=True), out, pack)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from favorit.model import HEADS, STEMS, ViT, create_model
 from favorit.model.layout import layers, shorten
 from favorit.model.outline import check_memory
 from favorit.position import POSITIONS
+from favorit.process import check_accelerator
 from favorit.spec import Registry, parse_pattern, parse_sum
 from favorit.training.determinism import deterministic
 from favorit.training.engine import DivergedError, Training
@@ -159,6 +161,7 @@ def train(
     it returns True after an Epoch, the run is pruned: it stops without a test, and resumes when trained again.
     """
     config = RunConfig(**config) if isinstance(config, dict) else config
+    check_accelerator(accelerator)
     if Path(out).exists() and not Path(out).is_dir():
         raise FavoritError(f"{out} is a file: give a folder for runs, which is created if it does not exist")
     data = read(config.data.name, data_dir)
@@ -212,7 +215,14 @@ def _launch(accelerator: str, devices: int, precision: str, model: ViT) -> Any:
     if devices > 1:  # the search for unused parameters costs time at every step, so it is enabled only if needed
         strategy = "ddp" if _all_get_gradients(model) else "ddp_find_unused_parameters_true"
     try:
-        fabric = Fabric(accelerator=accelerator, devices=devices, strategy=strategy, precision=PRECISIONS[precision])  # type: ignore[arg-type]
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*AMP with fp16 is not supported on CPU")  # rejected below
+            fabric = Fabric(
+                accelerator=accelerator,
+                devices=devices,
+                strategy=strategy,
+                precision=PRECISIONS[precision],  # type: ignore[arg-type]
+            )
     except (ValueError, TypeError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         raise FavoritError(f"accelerator={accelerator!r} with devices={devices} is not available: {reason}") from None

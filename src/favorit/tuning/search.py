@@ -17,6 +17,7 @@ from optuna.storages import BaseStorage
 from favorit.config import RunConfig
 from favorit.data import load_dataset
 from favorit.errors import FavoritError, check_positive, unknown
+from favorit.process import check_accelerator
 from favorit.tuning.events import StudyStarted, TuneEvent
 from favorit.tuning.objective import OBJECTIVES, identify_run
 from favorit.tuning.plan import Plan
@@ -103,6 +104,7 @@ def _plan(
         raise FavoritError(f"the objective {','.join(objectives)!r} is not valid: use accuracy, or accuracy,latency")
     if not re.fullmatch(r"[\w.-]+", name):
         raise FavoritError(f"the study's name {name!r} is not valid: use letters, digits, '-', '_' and '.'")
+    check_accelerator(options["accelerator"])
     check_positive(workers=options["workers"], **({} if trials is None else {"trials": trials}))
     data = space.base.data
     if not data.validation and data.folds is None:

@@ -19,6 +19,7 @@ from typing import Any
 
 from favorit.config import DataConfig, ModelConfig, RunConfig, TrainConfig
 from favorit.errors import FavoritError, unknown
+from favorit.files import read_yaml
 from favorit.model.presets import preset
 from favorit.tuning.space import Space
 
@@ -204,12 +205,7 @@ def read_space(space: str | Path | Mapping[str, str]) -> Space:
 
 
 def _read_fields(file: Path) -> dict[str, str]:
-    import yaml
-
-    try:
-        fields = yaml.safe_load(file.read_text())
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise FavoritError(f"the search space {file} cannot be read as YAML: {' '.join(str(error).split())}") from None
+    fields = read_yaml(file, f"the search space {file}")
     if not isinstance(fields, dict) or not all(isinstance(part, str) for pair in fields.items() for part in pair):
         raise FavoritError(f"the search space {file} must have lines such as train.lr: log(1e-4, 3e-3)")
     return fields
