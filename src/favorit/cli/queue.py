@@ -44,7 +44,7 @@ def queue(
     from favorit.cli.console import check_folders
     from favorit.cli.progress import queue_progress
     from favorit.errors import FavoritError
-    from favorit.study.queue import held_queue, plan_queue, run_queue
+    from favorit.study.queue import held_queue, plan_queue, read_queue, run_queue
 
     if discard and pack is None:
         raise FavoritError("--discard needs --pack FOLDER: without it the results would be removed with the weights")
@@ -52,6 +52,7 @@ def queue(
         planned = plan_queue(file, out, pack=pack, data_dir=data_dir, read_only=True)
         _table(form, planned, workers)
         raise typer.Exit(1 if planned.problems else 0)
+    read_queue(file)  # a mistake in the file creates no folder
     check_folders(out=out, pack=pack)
     os.nice(max(nice - os.nice(0), 0))
     with held_queue(out, pack):

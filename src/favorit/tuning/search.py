@@ -75,8 +75,8 @@ def tune(
         workers=workers,
         repeats=repeats,
     )
-    plan.lock_dir.mkdir(parents=True, exist_ok=True)
     with _optuna_errors_only(), open_storage(plan.storage, plan.out) as backend:
+        plan.lock_dir.mkdir(parents=True, exist_ok=True)
         study = _create_study(plan, backend)
         emit = listen or (lambda event: None)
         finished = sum(trial.state.is_finished() for trial in study.get_trials(deepcopy=False))
