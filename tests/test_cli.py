@@ -121,6 +121,19 @@ def test_show_as_json_sums_to_its_totals(command):
     assert {"layer", "kind", "shape", "parameters", "trainable", "flops", "parts"} == set(found["layers"][0])
 
 
+@pytest.mark.parametrize(
+    ("layout", "layers"),
+    [
+        ("relu|softmax", "relu|softmax|relu|softmax"),
+        ("performer_first", "favor*2|softmax*2"),
+        ("relu(m=64)", "relu(m=64)*4"),
+    ],
+)
+def test_show_prints_the_mixer_of_each_layer(command, layout, layers):
+    out = command("show", "vit-64", "--set", f"model.layout={layout}")[1]
+    assert out.endswith(f"\nlayers 1 to 4: {layers}\n")
+
+
 def test_show_equals_the_published_summary(command):
     """The layers of one block of SimpleViT, as its report prints them."""
     lines = [line.split() for line in command("show", "simple-vit")[1].splitlines()]

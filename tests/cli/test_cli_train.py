@@ -70,6 +70,11 @@ def test_command_and_python_train_the_same_run(command, tmp_path: Path, run):
     assert "1,683" in out
 
 
+def test_first_line_shows_the_mixer_of_each_layer(command, tmp_path: Path):
+    arguments = [*TINY, "--epochs", "1", *settings(model=dict(depth=4, layout="none|uniform"))]
+    assert command("train", *arguments, "--out", tmp_path)[1].startswith("layers 1 to 4: none|uniform|none|uniform\n")
+
+
 def test_options_set_the_fields_they_name(command, monkeypatch):
     from favorit import training
 
@@ -259,7 +264,7 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
     "batch": (settings(train=dict(batch_size=200, drop_last=True)), ["batch_size=200", "drop_last leaves no batch"]),
     "patch": (settings(model=dict(stem="patch(3)")), ["(3, 3)", "(8, 8)"]),
     "accelerator": (["--accelerator", "gpu9"], ["gpu9", "cpu"]),
-    "devices": (["--devices", "0"], ["devices=0"]),
+    "devices": (["--devices", "0"], ["--devices 0", "at least 1"]),
 }
 
 
@@ -275,7 +280,7 @@ def test_mistake_is_one_line_and_exit_status_2(command, tmp_path: Path, argument
 
 
 FILES: dict[str, tuple[bytes | None, list[str]]] = {
-    "missing": (None, ["No such file"]),
+    "missing": (None, ["no such file"]),
     "not YAML": (b"model: [unclosed", ["is not YAML"]),
     "two values": (b"a: b: c", ["is not YAML"]),
     "bytes": (b"\xff\xfe\x00\x80", ["is not YAML"]),
@@ -371,35 +376,41 @@ def test_path_with_brackets_is_printed_unchanged(command, tmp_path: Path):
     assert f"in {tmp_path / 'my[old]runs'}" in out
 
 
-def test_full_disk_is_one_line_and_rerun_resumes(command, tmp_path: Path, monkeypatch, run):
+KEPT = "; completed work is kept: rerun the same command to resume"
+
+
+@pytest.mark.parametrize(("call", "hint"), [(5, ""), (11, KEPT)], ids=["in the first epoch", "in the second epoch"])
+def test_full_disk_is_one_line_and_rerun_resumes(command, tmp_path: Path, monkeypatch, run, call, hint):
     sync, calls = os.fsync, []
 
     def full(descriptor: int) -> None:
         calls.append(descriptor)
-        if len(calls) == 5:
+        if len(calls) == call:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         sync(descriptor)
 
     monkeypatch.setattr(os, "fsync", full)
     status, _, err = command("train", *TINY, "--out", tmp_path)
-    assert (status, err.count("\n")) == (1, 1)
-    assert "No space left on device" in err
-    assert "rerun the same command to resume" in err
+    assert (status, err) == (1, f"favorit: No space left on device{hint}\n")
     assert command("train", *TINY, "--out", tmp_path)[0] == 0
     assert untimed(only(tmp_path)) == untimed(run)
 
 
-def test_interrupt_is_one_line_and_exit_status_130(command, tmp_path: Path, monkeypatch):
+@pytest.mark.parametrize(("epoch", "hint"), [(1, ""), (2, KEPT)])
+def test_interrupt_is_one_line_and_exit_status_130(command, tmp_path: Path, monkeypatch, epoch, hint):
     from favorit.training.engine import Training
 
+    train_epoch, calls = Training._train_epoch, []
+
     def interrupted(self: Training) -> Any:
-        raise KeyboardInterrupt
-        yield
+        calls.append(self)
+        if len(calls) == epoch:
+            raise KeyboardInterrupt
+        yield from train_epoch(self)
 
     monkeypatch.setattr(Training, "_train_epoch", interrupted)
     status, _, err = command("train", *TINY, "--out", tmp_path)
-    assert (status, err.count("\n")) == (130, 1)
-    assert "rerun the same command to resume" in err
+    assert (status, err) == (130, f"favorit: interrupted{hint}\n")
     assert "stopped" in command("runs", tmp_path)[1]
 
 

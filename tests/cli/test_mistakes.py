@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from training_helpers import fit, tiny
+from training_helpers import files, fit, tiny
 
 RUN = "runs/RUN"  # a complete run
 STUDY = "from favorit.study import *\nSTUDY = Study('mine', '?', {'data.name': 'digits'}, Points(%s))\n"
@@ -273,10 +273,6 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def files(folder: Path) -> set[Path]:
-    return {path for path in folder.rglob("*") if path.name != "__pycache__" and path.suffix != ".pyc"}
-
-
 def test_table_has_at_least_100_different_mistakes():
     assert len({line for line, *_ in MISTAKES}) == len(MISTAKES) >= 100
 
@@ -285,7 +281,7 @@ def test_table_has_at_least_100_different_mistakes():
 def test_mistake_is_one_line_that_names_the_fix(command, workspace: Path, monkeypatch, mistake):
     line, repeated, fix, *status = mistake
     monkeypatch.chdir(workspace)
-    before = files(workspace)
+    before = dict(files(workspace))
     found, out, err = command(*shlex.split(line))
     assert found == (status[0] if status else 2), (out, err)
     assert err.startswith("favorit: "), err
@@ -293,4 +289,4 @@ def test_mistake_is_one_line_that_names_the_fix(command, workspace: Path, monkey
     assert repeated in err
     assert fix in err
     assert not [word for word in FOREIGN if word in err], err
-    assert files(workspace) == before
+    assert dict(files(workspace)) == before

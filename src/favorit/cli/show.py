@@ -28,6 +28,7 @@ def show(
     """
     from favorit.fields import parse_settings
     from favorit.model import create_model
+    from favorit.model.layout import layers, write_out
     from favorit.model.outline import check_memory
     from favorit.model.presets import current_name
     from favorit.model.presets import preset as find_preset
@@ -69,3 +70,5 @@ def show(
     )
     titles = ["layer", "kind", "output", "parameters", "trainable", "MFLOPs"]
     form.write(titles, table, right=titles[2:], heading=f"{preset}, {size}")
+    mixers = layers(config.layout, config.performer, config.depth)
+    form.say(f"\nlayers 1 to {config.depth}: {write_out(mixers)}")

@@ -77,7 +77,7 @@ def resolve(config: RunConfig, data: DataSet) -> RunConfig:
 
     `data.validation` is reset to its default if the data set has its own validation part.
     """
-    _check_choices(config)
+    check_choices(config)
     size = build_preprocess(config.data.preprocess, data.mean, data.std).output_size(data.image_size)
     model = config.model.replace(image_size=size, channels=data.channels, classes=len(data.classes))
     own = data.validation is not None and config.data.folds is None
@@ -86,7 +86,7 @@ def resolve(config: RunConfig, data: DataSet) -> RunConfig:
     )
 
 
-def _check_choices(config: RunConfig) -> None:
+def check_choices(config: RunConfig) -> None:
     """Raises an error for fields that are valid alone, but of which one would be ignored in training.
 
     This is not a check of `RunConfig`: stored runs with such fields can still be read.
