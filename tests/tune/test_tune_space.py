@@ -161,8 +161,8 @@ def test_space_is_read_from_a_file(tmp_path: Path):
     [
         ("train.lr: [1, 2]", "must have lines such as"),
         ("- 1", "must have lines such as"),
-        ("a: b: c", "cannot be read as YAML"),
-        (None, "No such file"),
+        ("a: b: c", "is not YAML: line 1, column 5"),
+        (None, "no such file"),
     ],
 )
 def test_invalid_file_is_an_error(tmp_path: Path, text, message):
