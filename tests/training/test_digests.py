@@ -111,7 +111,7 @@ def test_checkpoint_of_an_older_version_resumes(folder, complete):
     saved = torch.load(path, weights_only=True)
     del saved["progress"]["weights"]
     torch.save(saved, path)
-    (folder / "checkpoint-8" / "sha256.json").unlink()
+    forget_digests(folder)
     run, events = fit(folder.parent, CONFIG)
     assert events[0].step == 8
     assert_bit_equal(Outcome.of(run), Outcome.of(complete))
@@ -166,7 +166,7 @@ def test_odd_progress_is_named(folder, changes, reason):
     path = folder / "checkpoint-8" / "state.pt"
     saved = torch.load(path, weights_only=True)
     torch.save({**saved, "progress": {**saved["progress"], **changes}}, path)
-    (folder / "checkpoint-8" / "sha256.json").unlink()
+    forget_digests(folder)
     with pytest.raises(FavoritError, match=reason) as error:
         fit(folder.parent, CONFIG)
     assert "cannot resume from" in str(error.value)
