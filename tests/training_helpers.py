@@ -25,7 +25,7 @@ from favorit.model import ViT, create_model
 from favorit.training import Checkpoint, Event, Run
 from favorit.training.engine import Training
 from favorit.training.folder import RunFolder
-from favorit.training.run import resolve
+from favorit.training.identity import resolve
 
 DATA = "synthetic(size=8, classes=3, train=96, test=48)"
 MODEL: dict[str, Any] = dict(stem="patch(4)", dim=8, heads=2, depth=2, mlp_dim=16)

@@ -51,6 +51,7 @@ DESCRIPTIONS = {
     "data.validation": "Training images held out to choose the epoch: a fraction below 1, or a number.",
     "data.folds": "Number of cross-validation folds, instead of data.validation.",
     "data.fold": "The fold to validate on, from 0.",
+    "data.skip_unreadable": "Skip image files that cannot be read, and list them in the result.",
     "data.subset": "Use only this many training images.",
     "data.augment_test": "Augment test images too, as some published code does. The result is flagged.",
     "data.test_subset": "Test on this many images only. The result is flagged.",

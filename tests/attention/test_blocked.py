@@ -169,7 +169,7 @@ def test_blocks_accept_views_of_a_packed_projection(spec: str, elements: int) ->
     images, or the whole batch.
     """
     limits = Limits(one_thread=0, few_feature_elements=0, fewest_weights=0, block_elements=elements)
-    mixer = builder(spec, limits)(head_dim=8, tokens=70)
+    mixer = builder(spec, limits)(heads=3, head_dim=8, tokens=70)
     packed = torch.randn(5, 70, 3, 3, 8, requires_grad=True)
     q, k, v = (part.transpose(1, 2) for part in packed.unbind(2))
     (ours,) = gradients(mixer(q, k, v), packed)

@@ -100,7 +100,7 @@ def test_second_derivative_of_a_fast_implementation_is_an_error_instead_of_a_par
 @pytest.mark.parametrize("tokens", [40, 700])
 def test_forward_mode_works_at_default_thresholds(spec: str, tokens: int) -> None:
     """Blocks are used from 512 tokens here."""
-    mixer = case_builder(cases.Case((spec,)), spec)(head_dim=16, tokens=tokens)
+    mixer = case_builder(cases.Case((spec,)), spec)(heads=4, head_dim=16, tokens=tokens)
     q, k, v = (x.detach().repeat(4, 2, 1, 1) for x in tensors(tokens, 16))
     with forward_ad.dual_level():
         out = mixer(forward_ad.make_dual(q, q), k, v)

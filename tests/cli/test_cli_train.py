@@ -17,7 +17,7 @@ import favorit
 from favorit import RunConfig
 from favorit.cli import main
 from favorit.training import Epoch
-from favorit.training.run import run_id
+from favorit.training.identity import run_id
 from training_helpers import DATA, MODEL, finish, fit, pictures, plain, resolved, start, tiny, untimed
 
 CPU = ("--accelerator", "cpu")

@@ -18,7 +18,7 @@ from favorit.study.tasks import Task
 from favorit.study.transfer import write_contents
 from favorit.training import Begin, Checkpoint, End, Epoch, Run
 from favorit.training.folder import RunFolder
-from favorit.training.run import run_id
+from favorit.training.identity import run_id
 from training_helpers import LIVELY, Outcome, assert_bit_equal, fit, pictures, resolved, tiny
 
 CONFIG = tiny(**LIVELY)  # three epochs of six steps

@@ -20,7 +20,7 @@ from favorit.study.tasks import Began, Ended, EpochDone, Task, Unfinished
 from favorit.study.worker import Order
 from favorit.training.components import sources
 from favorit.training.folder import RunFolder
-from favorit.training.run import resolve, run_id
+from favorit.training.identity import resolve, run_id
 from training_helpers import finish, start, tiny
 
 OWN = Path(__file__).parent / "own_components"

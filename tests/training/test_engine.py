@@ -15,8 +15,7 @@ from safetensors.torch import load_file
 import favorit
 from favorit import FavoritError, create_model
 from favorit.training import Begin, Checkpoint, End, Epoch, Step
-from favorit.training.diagnosis import diagnose
-from favorit.training.engine import DivergedError
+from favorit.training.diagnosis import DivergedError, diagnose
 from favorit.training.evaluation import Evaluation, report
 from favorit.training.folder import RunFolder
 from training_helpers import build_training, files, fit, tiny, untimed, weights

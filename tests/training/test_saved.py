@@ -19,10 +19,10 @@ from favorit.study.packing import pack, pack_all
 from favorit.study.plan import stored_digests
 from favorit.study.statistics import confounded, read_variant
 from favorit.training.find import open_run
+from favorit.training.identity import run_id
 from favorit.training.inference import evaluate
 from favorit.training.packed import zipped
 from favorit.training.records import rows
-from favorit.training.run import run_id
 from training_helpers import fit, tiny
 
 DELETED = object()

@@ -15,7 +15,7 @@ from favorit.config import RunConfig
 from favorit.data import Loader, build_augment, build_preprocess, load_dataset, read_spec
 from favorit.errors import FavoritError, check_positive
 from favorit.training import Epoch, Event, train
-from favorit.training.run import resolve
+from favorit.training.identity import resolve
 
 
 @dataclass(frozen=True)

@@ -165,7 +165,7 @@ def _published_size(name: str) -> tuple[int, int]:
 
 
 def _resolved(study: Study, points: list[tuple[Point, RunConfig]], data: DataSet) -> list[Task]:
-    from favorit.training.run import resolve, run_id
+    from favorit.training.identity import resolve, run_id
 
     tasks: list[Task] = []
     checked: set[Any] = set()

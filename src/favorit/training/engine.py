@@ -30,7 +30,6 @@ from favorit import seeds
 from favorit.config import RunConfig
 from favorit.data import Batch, DataSet, Loader
 from favorit.data.notes import few_images
-from favorit.errors import FavoritError
 from favorit.files import remove
 from favorit.model import ViT
 from favorit.training.checkpoint import (
@@ -42,7 +41,7 @@ from favorit.training.checkpoint import (
     selected_weights,
     weight_bytes,
 )
-from favorit.training.diagnosis import diagnose
+from favorit.training.diagnosis import DivergedError, diagnose
 from favorit.training.digests import digest
 from favorit.training.evaluation import Evaluation, evaluate
 from favorit.training.events import Begin, Checkpoint, End, Epoch, Event, Step
@@ -53,10 +52,6 @@ from favorit.training.result import complete_result, environment, pruned_result
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
-
-
-class DivergedError(FavoritError):
-    """The loss or the logits are NaN or infinite."""
 
 
 class Training:

@@ -24,9 +24,9 @@ from favorit.training.diagnosis import diagnose
 from favorit.training.evaluation import report
 from favorit.training.find import open_run
 from favorit.training.handle import Run
+from favorit.training.identity import run_id
 from favorit.training.loaders import build_test_loaders
 from favorit.training.records import status
-from favorit.training.run import run_id
 from favorit.training.saved import is_edited
 from favorit.training.stored import StoredRun
 from favorit.training.test_files import TestPart, existing_root, has_test_files, read_test_part

@@ -18,7 +18,7 @@ from favorit.data import DataSet, read_spec
 from favorit.machine_lock import measuring, training
 from favorit.training import Begin, Epoch, Event, Run, Step, load, train
 from favorit.training.folder import HeldError, RunFolder
-from favorit.training.run import resolve, run_id
+from favorit.training.identity import resolve, run_id
 from favorit.tuning.events import TrialProgress, TuneEvent
 from favorit.tuning.plan import Plan
 
