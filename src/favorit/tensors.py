@@ -51,7 +51,7 @@ def _check_same_dtype(name: str, x: Tensor, weight: nn.Parameter) -> None:
 def check_attention_inputs(
     q: Any, k: Any, v: Any, key_mask: Any, heads: int | None = None, head_dim: int | None = None
 ) -> None:
-    """Raises an error unless q is (B,H,Nq,D), k and v are (B,H,Nk,D), and `key_mask` is None or boolean (B,Nk).
+    """Raises an error unless q is (B,H,Nq,D), k (B,H,Nk,D), v (B,H,Nk,Dv), and `key_mask` is None or boolean (B,Nk).
 
     `heads` and `head_dim` are H and D, if they are known.
     """
@@ -59,7 +59,7 @@ def check_attention_inputs(
     batch, heads, _, head_dim = q.shape
     check_tensor("k", k, (batch, heads, "Nk", head_dim))
     keys = k.shape[2]
-    check_tensor("v", v, (batch, heads, keys, head_dim))
+    check_tensor("v", v, (batch, heads, keys, "Dv"))
     check_key_mask(key_mask, batch, keys)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from favorit.config import SECTIONS
-from favorit.errors import FavoritError
+from favorit.errors import FavoritError, check_path
 from favorit.fields import flatten
 from favorit.training.find import stored_runs
 from favorit.training.names import RunName, indexed_names, name_of
@@ -36,6 +36,7 @@ def runs(folder: str | Path = "runs") -> pandas.DataFrame:
 
 def rows(folder: str | Path) -> list[dict[str, Any]]:
     """The rows of `runs` as dictionaries, without pandas."""
+    check_path("folder", folder)
     if not os.path.exists(folder):
         raise FavoritError(
             f"{folder} does not exist: give a folder of runs (favorit.train and `favorit train` make one)"
