@@ -161,7 +161,7 @@ MISTAKES = [
     ("mixer(q[0], q[0], q[0])", "(B, 2, Nq, 8), not torch.float32 (2, 5, 8)"),
     ("mixer(q[..., :4], q[..., :4], q[..., :4])", "(B, 2, Nq, 8), not torch.float32 (1, 2, 5, 4)"),
     ("mixer(q, q[:, :1], q[:, :1])", "k must be", "(1, 2, Nk, 8), not torch.float32 (1, 1, 5, 8)"),
-    ("mixer(q, q, q[:, :, :3])", "v must be", "(1, 2, 5, 8), not torch.float32 (1, 2, 3, 8)"),
+    ("mixer(q, q, q[:, :, :3])", "v must be", "(1, 2, 5, Dv), not torch.float32 (1, 2, 3, 8)"),
     ("mixer(q, q, None)", "v must be", "not NoneType"),
     ("mixer(q.int(), q, q)", "q must be a floating-point tensor", "torch.int32"),
     ("mixer(q, q, q, key_mask=torch.ones(5, dtype=torch.bool))", "(1, 5), not torch.bool (5,)"),
