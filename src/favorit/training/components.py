@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 import sys
+import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -94,7 +95,7 @@ def import_components(saved: Mapping[str, Any], run: str | Path) -> None:
     """Imports the user's components that config.json records and this process does not know.
 
     Each imported file gives a line on stderr. A file is imported only if this user has imported the same content
-    before. Otherwise the error names the component and the file.
+    before. Otherwise the error names the component and the file. Components that have changed give a warning.
     """
     for record in _records(saved, run):
         kind, name, file = record["kind"], record["name"], record["file"]
@@ -118,15 +119,32 @@ def import_components(saved: Mapping[str, Any], run: str | Path) -> None:
         except RefusedError as error:
             check = "check it and " if exists else ""
             raise FavoritError(f"{what} of {file!r}, {error}: {check}give it with {give}") from None
-        change = "" if source.digests == record["sha256"] else ", which has changed since the run was trained"
         if os.environ.get("LOCAL_RANK", "0") == "0":
-            print(f"favorit: importing {source.path} for the {kind} {name!r} of {run}{change}", file=sys.stderr)
+            print(f"favorit: importing {source.path} for the {kind} {name!r} of {run}", file=sys.stderr)
         try:
             source.load(only_known=True)
         except FavoritError as error:
             raise FavoritError(f"{what}: {error}; give the file with {give}") from None
         if name not in KINDS[kind]:
             raise FavoritError(f"{what}, but {source.path} does not register it: give its file with --import FILE")
+    warn_if_changed(saved, run)
+
+
+def warn_if_changed(saved: Mapping[str, Any], run: str | Path) -> None:
+    """Warns of components of this process whose files are not those that config.json records."""
+    for record in _records(saved, run):
+        kind, name = record["kind"], record["name"]
+        source = _origin(kind, name).source if name in KINDS[kind] else None
+        if source is None or record["file"] is None:
+            continue
+        source = source.gather()
+        # The file may have moved, so only the contents are compared.
+        if sorted(source.digests.values()) != sorted(map(str, record["sha256"].values())):
+            warnings.warn(
+                f"{source.path} with the {kind} {name!r} has changed since {run} was started, whose weights and "
+                f"results are those of the earlier file: to train again, delete {run}, or rename the {kind}",
+                stacklevel=3,
+            )
 
 
 def _origin(kind: str, name: str) -> Origin:
