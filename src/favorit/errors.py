@@ -32,10 +32,10 @@ _VALID = {
     "finite_number": "a finite number",
     "bool": "True or False",
     "string": "text",
-    "greater_than": "a value above {gt:g}",
-    "greater_than_equal": "a value of at least {ge:g}",
-    "less_than": "a value below {lt:g}",
-    "less_than_equal": "a value of at most {le:g}",
+    "greater_than": "a value above {gt}",
+    "greater_than_equal": "a value of at least {ge}",
+    "less_than": "a value below {lt}",
+    "less_than_equal": "a value of at most {le}",
     "literal_error": "{expected}",
     "enum": "{expected}",
     "tuple": "a list of values, such as (1, 2)",
@@ -49,6 +49,11 @@ _VALID = {
 }
 
 
+def _plain(value: Any) -> Any:
+    """A bound as text without exponent: 1000000, not 1e+06."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 def valid_values(problems: Iterable[Mapping[str, Any]]) -> str:
     """What is valid instead of a value, in plain words, from the problems that pydantic found with it."""
     found = []
@@ -58,7 +63,7 @@ def valid_values(problems: Iterable[Mapping[str, Any]]) -> str:
             found.append(problem["msg"].removeprefix("Value error, "))
         else:
             found.append(_VALID.get(kind, _VALID.get(kind.partition("_")[0], "another type of value")))
-            found[-1] = found[-1].format(**problem.get("ctx", {}))
+            found[-1] = found[-1].format(**{name: _plain(value) for name, value in problem.get("ctx", {}).items()})
     return " or ".join(dict.fromkeys(found))
 
 

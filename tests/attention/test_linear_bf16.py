@@ -15,7 +15,7 @@ from favorit.attention.cpu.block_features import cpu_kernel
 from favorit.attention.cpu.limits import Limits
 from favorit.attention.cpu.tiling import block_sizes
 from favorit.attention.mixer import UnprojectedTokens
-from favorit.selftest.inputs import assert_close, builder, gradients, tensors
+from favorit.selftest.inputs import HEADS, assert_close, builder, gradients, tensors
 
 ROUNDING = 2**-8
 HALF, WIDE = {torch.bfloat16}, {torch.float32}
@@ -23,11 +23,11 @@ HALF, WIDE = {torch.bfloat16}, {torch.float32}
 BLOCKED = Limits(one_thread=0, few_feature_elements=0, bf16_products=True)
 
 
-def rounded(spec: str, head_dim: int = 16, limits: Limits = BLOCKED) -> Linear:
+def rounded(spec: str, head_dim: int = 16, limits: Limits = BLOCKED, heads: int = HEADS) -> Linear:
     """A mixer with projection rows that bf16 represents exactly. Otherwise rounding the rows would change the sign of
     some projections, and so the slope of their features.
     """
-    mixer = builder(spec, limits)(head_dim=head_dim, tokens=65)
+    mixer = builder(spec, limits)(heads=heads, head_dim=head_dim, tokens=65)
     assert isinstance(mixer, Linear)
     for buffer in mixer.buffers():
         buffer.copy_(buffer.bfloat16())
@@ -91,7 +91,7 @@ def test_keys_without_weight_do_not_add_rounding_errors(tokens: int) -> None:
 def test_bf16_accepts_views_different_lengths_and_another_value_width() -> None:
     source = torch.Generator().manual_seed(3)
     q, k, v = (torch.randn(5, n, 3, d, generator=source).to(torch.bfloat16) for n, d in ((40, 8), (50, 8), (50, 6)))
-    check(rounded("relu(m=24)", head_dim=8), [x.transpose(1, 2).requires_grad_() for x in (q, k, v)])
+    check(rounded("relu(m=24)", head_dim=8, heads=3), [x.transpose(1, 2).requires_grad_() for x in (q, k, v)])
 
 
 def test_features_at_their_floor_give_the_mean_of_v_in_bf16() -> None:

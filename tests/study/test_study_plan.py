@@ -274,7 +274,7 @@ def test_status_has_the_state_of_every_point(tmp_path: Path):
         fit(tmp_path, configs["lr=0.02"], checkpoint_seconds=_Interrupt())
     held = RunFolder(tmp_path / next(task.id for task in make_plan(study, Options()).tasks if task.name == "lr=0.03"))
     with held.lock():
-        held.write_config({"config": {}, "data": {}})
+        held.write_config({"config": {"data": {}}, "data": {}})
         states = {state.name: state for state in status(study, tmp_path)}
     assert {name: state.status for name, state in states.items()} == {
         "lr=0.01": "complete",

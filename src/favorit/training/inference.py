@@ -13,8 +13,10 @@ from favorit import seeds
 from favorit.config import RunConfig
 from favorit.data import DataSet, as_dataset, build_preprocess, find_images, load_dataset, read_spec
 from favorit.data.datasets import ARRAYS, path_of, with_values
+from favorit.data.fit import FITS
 from favorit.data.image_files import named
 from favorit.errors import FavoritError
+from favorit.files import damaged
 from favorit.model import create_model
 from favorit.model.outline import check_memory
 from favorit.training import evaluation
@@ -48,6 +50,8 @@ def load(run: str | Path | Run) -> TrainedModel:
     stored = open_run(run.path if isinstance(run, Run) else run)
     saved, result = open_config(stored), stored.result()
     config, card = RunConfig(**saved["config"]), saved["data"]
+    if (fit := card.get("fit") or LEGACY_FIT) not in FITS:
+        raise damaged(stored.path / "config.json", f"fit {fit!r} is not one of {', '.join(FITS)}")
     name = selected_weights(config)
     weights = stored.weights(name)
     check_memory(config.model)
@@ -63,7 +67,7 @@ def load(run: str | Path | Run) -> TrainedModel:
         tuple(card["image_size"]),
         card["channels"],
         config.train.precision == "bf16",
-        card.get("fit") or LEGACY_FIT,
+        fit,
     )
 
 

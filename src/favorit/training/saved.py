@@ -10,10 +10,9 @@ import hashlib
 import json
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from favorit.config import RunConfig, explain
-from favorit.data.fit import FITS
 from favorit.errors import FavoritError
 from favorit.files import damaged
 from favorit.grammar import quote
@@ -39,13 +38,6 @@ class Card(_Saved):
     channels: Width
     name: str | None = None
     fit: str | None = None
-
-    @field_validator("fit")
-    @classmethod
-    def _fit_is_known(cls, fit: str | None) -> str | None:
-        if fit is not None and fit not in FITS:
-            raise ValueError(f"fit {fit!r} is not one of {', '.join(FITS)}")
-        return fit
 
     @model_validator(mode="after")
     def _channels_fit(self) -> Card:
