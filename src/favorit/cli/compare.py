@@ -32,7 +32,7 @@ def compare(
     variants: Annotated[
         list[str],
         typer.Argument(
-            help="Variants: a run or its folder, the start of an identifier or name, or several separated by commas "
+            help="Variants: a run or its folder, the start of an ID or name, or several separated by commas "
             "(one for each seed). Or one study: its name, or a Python file with STUDY = ...",
             metavar="STUDY|VARIANT...",
         ),
@@ -183,7 +183,7 @@ def _compare_two(form: TableForm, a: Sequence[str], b: Sequence[str], folder: Pa
     for number, (name, accuracy, _) in enumerate(sides):
         values = [column[number] for column in columns.values()]
         rows.append([name, str(accuracy.n), f"{accuracy.mean:.2%}", _interval(accuracy), *values])
-    form.write(["variant", "runs", "test", "interval", *columns], rows, right=["runs", "test"])
+    form.write(["variant", "runs", "test", "95 % interval", *columns], rows, right=["runs", "test"])
     console.print(found.sentence, markup=False, soft_wrap=True)
     if found.p is not None:
         console.print(f"McNemar: p {f'= {found.p:.3g}' if found.p else '< 1e-300'}", soft_wrap=True)

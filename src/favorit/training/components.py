@@ -143,7 +143,7 @@ def warn_if_changed(saved: Mapping[str, Any], run: str | Path) -> None:
             warnings.warn(
                 f"{source.path} with the {kind} {name!r} has changed since {run} was started, whose weights and "
                 f"results are those of the earlier file: to train again, delete {run}, or rename the {kind}",
-                stacklevel=3,
+                stacklevel=1,  # one location, so that a process shows it once
             )
 
 
