@@ -157,8 +157,18 @@ def test_training_with_a_changed_file_warns_that_the_run_is_older(
     new_process()
     file.write_text(file.read_text() + "# changed\n")
     import_file(file)
-    with pytest.warns(UserWarning, match="to train again, delete .*, or rename the mixer"):
+    with pytest.warns(UserWarning, match="to train again, delete .*, or register another name"):
         train(tmp_path, "own_edited")
+
+
+def test_evaluation_warns_once_of_a_changed_file(tmp_path: Path, new_process: NewProcess) -> None:
+    """It reads the run twice: for its weights and for its data."""
+    run, file = trained(tmp_path, new_process, "own_evaluated")
+    file.write_text(file.read_text() + "# changed\n")
+    import_file(file)
+    with pytest.warns(UserWarning, match="has changed since") as found:
+        evaluate(run)
+    assert len(found) == 1
 
 
 def test_file_that_has_moved_is_not_a_changed_file(tmp_path: Path, new_process: NewProcess) -> None:
@@ -352,6 +362,22 @@ def test_study_of_a_script_sends_the_files_of_its_components(tmp_path: Path, new
     assert not report.errors, list(events)
     list(events)
     assert len(report.results) == 1, report.errors
+
+
+def test_study_warns_once_of_finished_runs_of_a_changed_file(tmp_path: Path, new_process: NewProcess) -> None:
+    file = write_kernel(tmp_path / "mine.py", "own_studied", "from near_of_study import WIDTH")
+    (tmp_path / "near_of_study.py").write_text("WIDTH = 2.0\n")
+    import_file(file)
+    report, events = start_study(study_of("own_studied"), tmp_path / "runs", accelerator="cpu")
+    list(events)
+    assert len(report.results) == 1, report.errors
+    start_study(study_of("own_studied"), tmp_path / "runs")  # no warning, which would be an error
+    new_process()
+    (tmp_path / "near_of_study.py").write_text("WIDTH = 3.0\n")
+    import_file(file)
+    with pytest.warns(UserWarning, match=f"{file} with the mixer 'own_studied' has changed since finished") as found:
+        start_study(study_of("own_studied"), tmp_path / "runs")
+    assert len(found) == 1
 
 
 def test_own_component_has_no_published_accuracy(tmp_path: Path, new_process: NewProcess) -> None:

@@ -22,6 +22,8 @@ from favorit.training.folder import RunFolder
 from favorit.training.records import status as run_status
 from favorit.training.stored import has_ended
 
+MAX_NAMED = 3  # number of older runs that a warning names
+
 
 @dataclass(repr=False)
 class Report:
@@ -228,7 +230,26 @@ def prepare(plan: Plan, out: str | Path, pack: str | Path | None = None) -> Repo
     for task in plan.ready:
         if task.name in report.results:
             find_run(task.id, out).tidy_unheld()
+    _warn_of_changed_files(report)
     return report
+
+
+def _warn_of_changed_files(report: Report) -> None:
+    """Warns of files of the user's components that have changed since finished runs were started."""
+    from favorit.training.components import changed_files, own_components
+
+    older: dict[str, list[str]] = {}
+    for task in report.plan.tasks:
+        if task.name in report.results and own_components(task.config):
+            run = find_run(task.id, *_folders(report.out, report.pack))
+            for file in changed_files(run.config(), run.path):
+                older.setdefault(file, []).append(str(run.path))
+    for file, runs in older.items():
+        warnings.warn(
+            f"{file} has changed since finished runs were started, which are not trained again: to do so, delete them "
+            f"({', '.join(runs[:MAX_NAMED])}{' ...' if len(runs) > MAX_NAMED else ''}), or register another name",
+            stacklevel=1,
+        )
 
 
 def _folders(out: str | Path, pack: str | Path | None) -> list[str | Path]:

@@ -95,7 +95,7 @@ def import_components(saved: Mapping[str, Any], run: str | Path) -> None:
     """Imports the user's components that config.json records and this process does not know.
 
     Each imported file gives a line on stderr. A file is imported only if this user has imported the same content
-    before. Otherwise the error names the component and the file. Components that have changed give a warning.
+    before. Otherwise the error names the component and the file.
     """
     for record in _records(saved, run):
         kind, name, file = record["kind"], record["name"], record["file"]
@@ -127,11 +127,22 @@ def import_components(saved: Mapping[str, Any], run: str | Path) -> None:
             raise FavoritError(f"{what}: {error}; give the file with {give}") from None
         if name not in KINDS[kind]:
             raise FavoritError(f"{what}, but {source.path} does not register it: give its file with --import FILE")
-    warn_if_changed(saved, run)
 
 
 def warn_if_changed(saved: Mapping[str, Any], run: str | Path) -> None:
     """Warns of components of this process whose files are not those that config.json records."""
+    for file in changed_files(saved, run):
+        warnings.warn(
+            f"{file} has changed since {run} was started, whose weights and results are those of the earlier file: to "
+            f"train again, delete {run}, or register another name",
+            stacklevel=3,
+        )
+
+
+def changed_files(saved: Mapping[str, Any], run: str | Path) -> Iterator[str]:
+    """The components of this process whose files are not those that config.json records, such as
+    "mine.py with the mixer 'softsign'".
+    """
     for record in _records(saved, run):
         kind, name = record["kind"], record["name"]
         source = _origin(kind, name).source if name in KINDS[kind] else None
@@ -140,11 +151,7 @@ def warn_if_changed(saved: Mapping[str, Any], run: str | Path) -> None:
         source = source.gather()
         # The file may have moved, so only the contents are compared.
         if sorted(source.digests.values()) != sorted(map(str, record["sha256"].values())):
-            warnings.warn(
-                f"{source.path} with the {kind} {name!r} has changed since {run} was started, whose weights and "
-                f"results are those of the earlier file: to train again, delete {run}, or rename the {kind}",
-                stacklevel=1,  # one location, so that a process shows it once
-            )
+            yield f"{source.path} with the {kind} {name!r}"
 
 
 def _origin(kind: str, name: str) -> Origin:
