@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from favorit.position import POSITIONS
 from favorit.remembered import RefusedError, recall, remember
 from favorit.source import Source
 from favorit.spec import Registry, Spec, parse, parse_pattern, parse_sum
+from favorit.terminal import echo
 from favorit.training.optim import OPTIMIZERS, SCHEDULES
 from favorit.training.stored import StoredRun
 
@@ -120,7 +120,7 @@ def import_components(saved: Mapping[str, Any], run: str | Path) -> None:
             raise FavoritError(f"{what} of {file!r}, {error}: {check}give it with {give}") from None
         change = "" if source.digests == record["sha256"] else ", which has changed since the run was trained"
         if os.environ.get("LOCAL_RANK", "0") == "0":
-            print(f"favorit: importing {source.path} for the {kind} {name!r} of {run}{change}", file=sys.stderr)
+            echo(f"favorit: importing {source.path} for the {kind} {name!r} of {run}{change}", err=True)
         try:
             source.load(only_known=True)
         except FavoritError as error:
