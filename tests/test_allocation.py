@@ -13,6 +13,7 @@ from favorit.allocation import within_memory
 from favorit.attention import Attention, build_mixer
 
 HUGE = 10**9  # the largest count that a spec accepts
+BEYOND = 10**10
 SHAPE: dict[str, Any] = dict(heads=2, head_dim=16, tokens=50)
 
 
@@ -91,19 +92,19 @@ def test_model_larger_than_memory_is_rejected(fields: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "allocate",
     [
-        lambda: torch.arange(HUGE),
-        lambda: torch.arange(0, HUGE, 2),
-        lambda: torch.empty(HUGE),
-        lambda: torch.empty(size=(HUGE,)),
-        lambda: torch.empty([HUGE, 1]),
-        lambda: torch.empty(10, HUGE, dtype=torch.int8),
+        lambda: torch.arange(BEYOND),
+        lambda: torch.arange(0, BEYOND, 2),
+        lambda: torch.empty(BEYOND),
+        lambda: torch.empty(size=(BEYOND,)),
+        lambda: torch.empty([BEYOND, 1]),
+        lambda: torch.empty(10, BEYOND, dtype=torch.int8),
         lambda: torch.eye(10**5 * 2),
-        lambda: torch.full((HUGE,), 1.0),
-        lambda: torch.linspace(0, 1, HUGE),
-        lambda: torch.ones(HUGE),
-        lambda: torch.rand(HUGE),
-        lambda: torch.randn(HUGE, generator=torch.Generator()),
-        lambda: torch.zeros(HUGE, device="cpu"),
+        lambda: torch.full((BEYOND,), 1.0),
+        lambda: torch.linspace(0, 1, BEYOND),
+        lambda: torch.ones(BEYOND),
+        lambda: torch.rand(BEYOND),
+        lambda: torch.randn(BEYOND, generator=torch.Generator()),
+        lambda: torch.zeros(BEYOND, device="cpu"),
     ],
 )
 def test_every_allocating_function_is_checked(allocate: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,15 +116,15 @@ def test_every_allocating_function_is_checked(allocate: Any, monkeypatch: pytest
 def test_sizes_that_fit_and_other_devices_are_not_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     with within_memory("this"):
         assert torch.arange(3, 10, 2).tolist() == [3, 5, 7, 9]
-        assert torch.empty(HUGE, device="meta").is_meta
+        assert torch.empty(BEYOND, device="meta").is_meta
         monkeypatch.setattr(measure, "free_memory", lambda: 2**26)
         assert torch.empty(2**24).numel() == 2**24
         with pytest.raises(FavoritError, match=r"a tensor of 16777217 values needs 0\.1 GiB and 0\.1 are free"):
             torch.empty(2**24 + 1)
     with torch.device("meta"), within_memory("this"):
-        assert torch.empty(HUGE).is_meta
+        assert torch.empty(BEYOND).is_meta
 
 
 def test_unknown_free_memory_rejects_only_what_cannot_be_addressed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "free_memory", lambda: None)
-    rejected(lambda: build_mixer(f"favor(m={10**18})", **SHAPE))
+    rejected(lambda: build_mixer("favor", heads=1, head_dim=10**18))

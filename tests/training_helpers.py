@@ -132,7 +132,7 @@ def interrupt(out: Path, config: RunConfig, step: int = 8) -> Path:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        favorit.train(config, out=out, listen=listen, checkpoint_seconds=0)
+        favorit.train(config, out=out, listen=listen, checkpoint_seconds=0, progress=False)
     (folder,) = out.iterdir()
     return folder
 

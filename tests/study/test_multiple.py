@@ -19,6 +19,7 @@ from favorit.study import Options, load_study, multiple, run
 from favorit.study.multiple import compare_all, holm, named_variants, study_variants
 from favorit.study.statistics import compare, mcnemar, paired_bootstrap
 from favorit.training.folder import RunFolder
+from saved_data import RESULT, card
 from training_helpers import tiny
 
 LABELS = np.arange(1000) % 3
@@ -29,8 +30,15 @@ def write_run(folder: Path, layout: str, correct: np.ndarray, *, seed: int = 0, 
     config: RunConfig = tiny(model=dict(layout=layout), seed=seed)
     place = RunFolder(folder / f"{layout}-{seed}")
     place.path.mkdir(parents=True)
-    place.write_config({"id": place.id, "layers": layout, "config": config.model_dump(mode="json"), "data": {}})
-    place.write_result({"status": "complete", "test": {"accuracy": float(correct.mean())}, "parameters": 1000})
+    place.write_config(
+        {
+            "id": place.id,
+            "layers": layout,
+            "config": config.model_dump(mode="json"),
+            "data": card(config.model.classes, config.model.channels),
+        }
+    )
+    place.write_result({**RESULT, "test": {**RESULT["test"], "accuracy": float(correct.mean())}})
     place.write_predictions(np.eye(3)[np.where(correct, labels, (labels + 1) % 3)], labels)
     return str(place.path)
 

@@ -91,6 +91,7 @@ def main(jobs: list[dict[str, Any]]) -> None:
         process = os.fork()
         if process == 0:
             favorit.train(
+                progress=False,
                 job["config"], out=job["out"], accelerator="cpu", checkpoint_seconds=0, listen=arm(job["place"])
             )
             os._exit(0)

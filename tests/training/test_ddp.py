@@ -106,7 +106,9 @@ def test_reported_losses_and_accuracies_are_equal(trained):
 
 def test_command_prints_each_run_once(tmp_path: Path):
     """Two folds by two processes each: two runs, each printed once."""
-    (tmp_path / "config.yaml").write_text(json.dumps({**CONFIG, "train": {**CONFIG["train"], "epochs": 1}}))
+    data = {name: value for name, value in CONFIG["data"].items() if name != "validation"}
+    config = {**CONFIG, "data": data, "train": {**CONFIG["train"], "epochs": 1}}
+    (tmp_path / "config.yaml").write_text(json.dumps(config))
     arguments = (
         "--config",
         tmp_path / "config.yaml",
@@ -174,7 +176,9 @@ def test_divergence_in_one_process_stops_both(tmp_path: Path):
 
 def test_locked_run_is_reported_once(tmp_path: Path):
     """Both processes end; one prints the error."""
-    (tmp_path / "config.yaml").write_text(json.dumps({**CONFIG, "train": {**CONFIG["train"], "epochs": 1}}))
+    data = {name: value for name, value in CONFIG["data"].items() if name != "validation"}
+    config = {**CONFIG, "data": data, "train": {**CONFIG["train"], "epochs": 1}}
+    (tmp_path / "config.yaml").write_text(json.dumps(config))
     arguments = (
         "--config",
         tmp_path / "config.yaml",

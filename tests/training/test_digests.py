@@ -147,12 +147,12 @@ def test_kill_between_checkpoint_and_weights_leaves_an_intact_run(tmp_path: Path
 # Odd values of the progress in a checkpoint.
 
 ODD: dict[str, tuple[dict[str, Any], str]] = {
-    "text": (dict(step="x"), "step='x' is not valid: input should be a valid integer"),
+    "text": (dict(step="x"), "step='x' is not valid: an integer"),
     "null": (dict(step=None), "step=None is not valid"),
     "negative": (dict(step=-1), "step=-1 is not valid"),
     "huge": (dict(step=10**12), "step 1000000000000 after 1 epochs, but the run has 3 epochs of 6 steps"),
     "epochs": (dict(epochs=9), "step 8 after 9 epochs"),
-    "nan": (dict(loss_sum=float("nan")), "loss_sum=nan is not valid: input should be a finite number"),
+    "nan": (dict(loss_sum=float("nan")), "loss_sum=nan is not valid: a finite number"),
     "list": (dict(best=[1]), r"best=\[1\] is not valid"),
     "nothing seen": (dict(seen=0), "step 8 after 1 epochs"),
     "unknown": (dict(colour=1), "colour"),

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import sys
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -26,6 +25,7 @@ from favorit.position import POSITIONS
 from favorit.remembered import RefusedError, recall, remember
 from favorit.source import Source
 from favorit.spec import Registry, Spec, parse, parse_pattern, parse_sum
+from favorit.terminal import echo
 from favorit.training.optim import OPTIMIZERS, SCHEDULES
 from favorit.training.stored import StoredRun
 
@@ -120,7 +120,7 @@ def import_components(saved: Mapping[str, Any], run: str | Path) -> None:
             check = "check it and " if exists else ""
             raise FavoritError(f"{what} of {file!r}, {error}: {check}give it with {give}") from None
         if os.environ.get("LOCAL_RANK", "0") == "0":
-            print(f"favorit: importing {source.path} for the {kind} {name!r} of {run}", file=sys.stderr)
+            echo(f"favorit: importing {source.path} for the {kind} {name!r} of {run}", err=True)
         try:
             source.load(only_known=True)
         except FavoritError as error:

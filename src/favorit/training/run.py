@@ -127,9 +127,9 @@ def _shown(progress: bool) -> Iterator[Callable[[Event, RunConfig], None] | None
     if not (progress and is_first_process()):
         yield None
         return
-    from rich.console import Console
+    from favorit.display import SafeConsole
 
-    with training_progress(Console(stderr=True, highlight=False)) as show:
+    with training_progress(SafeConsole(stderr=True, highlight=False)) as show:
         yield show
 
 
