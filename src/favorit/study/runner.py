@@ -12,6 +12,7 @@ from typing import Any
 
 from favorit.errors import FavoritError, check_path
 from favorit.process import check_accelerator
+from favorit.study.changed import warn_of_changed_files
 from favorit.study.load import load_study
 from favorit.study.packing import create_pack_folder, pack_stored
 from favorit.study.plan import Entry, Plan, entries, make_plan, merge_notes, write_index
@@ -21,8 +22,6 @@ from favorit.training.find import find_run
 from favorit.training.folder import RunFolder
 from favorit.training.records import status as run_status
 from favorit.training.stored import has_ended
-
-MAX_NAMED = 3  # number of older runs that a warning names
 
 
 @dataclass(repr=False)
@@ -230,26 +229,8 @@ def prepare(plan: Plan, out: str | Path, pack: str | Path | None = None) -> Repo
     for task in plan.ready:
         if task.name in report.results:
             find_run(task.id, out).tidy_unheld()
-    _warn_of_changed_files(report)
+    warn_of_changed_files([task for task in plan.tasks if task.name in report.results], *_folders(out, pack))
     return report
-
-
-def _warn_of_changed_files(report: Report) -> None:
-    """Warns of files of the user's components that have changed since finished runs were started."""
-    from favorit.training.components import changed_files, own_components
-
-    older: dict[str, list[str]] = {}
-    for task in report.plan.tasks:
-        if task.name in report.results and own_components(task.config):
-            run = find_run(task.id, *_folders(report.out, report.pack))
-            for file in changed_files(run.config(), run.path):
-                older.setdefault(file, []).append(str(run.path))
-    for file, runs in older.items():
-        warnings.warn(
-            f"{file} has changed since finished runs were started, which are not trained again: to do so, delete them "
-            f"({', '.join(runs[:MAX_NAMED])}{' ...' if len(runs) > MAX_NAMED else ''}), or register another name",
-            stacklevel=1,
-        )
 
 
 def _folders(out: str | Path, pack: str | Path | None) -> list[str | Path]:
