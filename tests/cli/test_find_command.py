@@ -67,5 +67,5 @@ def test_train_takes_the_configuration_of_a_run_by_name(
         config = favorit.Run(tmp_path / json.loads(out)["id"]).config
         assert (config.seed, config.train.lr) == (1, 0.02)
     status, _, err = command("train", "--config", "missing.yaml")
-    assert (status, err) == (2, "favorit: --config missing.yaml: No such file or directory\n")
+    assert (status, err) == (2, "favorit: --config missing.yaml: no such file or directory\n")
     assert "missing is not a run" in command("train", "--config", "missing")[2]

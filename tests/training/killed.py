@@ -91,8 +91,12 @@ def main(jobs: list[dict[str, Any]]) -> None:
         process = os.fork()
         if process == 0:
             favorit.train(
+                job["config"],
+                out=job["out"],
+                accelerator="cpu",
+                checkpoint_seconds=0,
+                listen=arm(job["place"]),
                 progress=False,
-                job["config"], out=job["out"], accelerator="cpu", checkpoint_seconds=0, listen=arm(job["place"])
             )
             os._exit(0)
         _, status = os.waitpid(process, 0)

@@ -21,7 +21,7 @@ def test_train_prints_a_line_for_each_epoch_to_stderr(tmp_path: Path, capsys: py
     run = favorit.train(plain(), out=tmp_path, accelerator="cpu")
     out, err = capsys.readouterr()
     assert out == ""
-    assert [line[:11] for line in err.splitlines()] == ["epoch   1/2", "epoch   2/2"]
+    assert [line[:11] for line in err.splitlines()] == ["layers 1 to", "epoch   1/2", "epoch   2/2"]
     assert favorit.train(plain(), out=tmp_path, accelerator="cpu") == run
     assert capsys.readouterr().err == "already complete: nothing to train\n"
 
@@ -66,7 +66,7 @@ def test_notebook_displays_a_line_for_each_epoch(tmp_path: Path, monkeypatch: py
     monkeypatch.setitem(sys.modules, "IPython.display", notebook)
     with progress.training_progress(Console(force_jupyter=True, width=150)) as show:
         favorit.train(tiny(), out=tmp_path, accelerator="cpu", listen=show, progress=False)
-    assert [text[:11] for text in shown] == ["epoch   1/2", "epoch   2/2"]
+    assert [text[:11] for text in shown] == ["layers 1 to", "epoch   1/2", "epoch   2/2"]
 
 
 def test_long_epoch_prints_lines_about_its_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

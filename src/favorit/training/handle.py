@@ -11,6 +11,7 @@ from favorit.errors import FavoritError, check_path
 from favorit.training.find import open_run
 from favorit.training.predictions import Predictions
 from favorit.training.records import status
+from favorit.training.stored import StoredRun
 
 
 @dataclass(frozen=True, repr=False)
@@ -29,19 +30,11 @@ class Run:
         object.__setattr__(self, "path", Path(path))
 
     def __repr__(self) -> str:
-        return f"<Run {self.id}: {self._summary()}, {self.path}>"
-
-    def _summary(self) -> str:
-        """Status, test accuracy and data set. Never raises an error."""
         try:
             run = open_run(self.path)
-            if not run.exists():
-                return "not found"
-            result = run.result()
-            accuracy = f", test {result['test']['accuracy']:.2%}" if result and "test" in result else ""
-            return f"{status(run, result)}{accuracy} on {run.config()['config']['data']['name']}"
-        except (FavoritError, OSError, KeyError, TypeError, ValueError):
-            return "damaged"
+        except FavoritError:
+            return f"<Run {self.path.name}: not found, {self.path}>"
+        return f"<Run {run.id}: {_summary(run)}, {self.path}>"
 
     @property
     def id(self) -> str:
@@ -74,3 +67,13 @@ class Run:
     def config(self) -> RunConfig:
         """The resolved configuration."""
         return RunConfig(**open_run(self.path).config()["config"])
+
+
+def _summary(run: StoredRun) -> str:
+    """Status, test accuracy and data set. Never raises an error."""
+    try:
+        result = run.result()
+        accuracy = f", test {result['test']['accuracy']:.2%}" if result and "test" in result else ""
+        return f"{status(run, result)}{accuracy} on {run.config()['config']['data']['name']}"
+    except (FavoritError, OSError, KeyError, TypeError, ValueError):
+        return "damaged"
