@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Container, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,11 @@ if TYPE_CHECKING:
 LATEX = str.maketrans(
     {character: f"\\{character}" for character in "&%$#_{}"}
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    | {"|": r"\textbar{}", "<": r"\textless{}", ">": r"\textgreater{}"}
 )
+
+# A number with thousands separators.
+THOUSANDS = re.compile(r"[-+]?\d{1,3}(,\d{3})+(\.\d+)?")
 
 
 def write_csv(rows: Sequence[Any], path: Path) -> None:
@@ -28,29 +33,37 @@ def write_csv(rows: Sequence[Any], path: Path) -> None:
     _write(path, lambda temporary: pandas.DataFrame(rows).to_csv(temporary, index=False))
 
 
-def render_table(titles: Sequence[str], rows: Iterable[Sequence[str]], form: str) -> str:
-    """A table of text as `csv`, `markdown` or `latex` (booktabs), without a final line break."""
-    return _RENDERERS[form](titles, list(rows))
+def render_table(titles: Sequence[str], rows: Iterable[Sequence[str]], form: str, right: Iterable[str] = ()) -> str:
+    """A table of text as `csv`, `markdown` or `latex` (booktabs), without a final line break.
+
+    Columns in `right` are justified right. They hold numbers, which CSV has without thousands separators.
+    """
+    return _RENDERERS[form](titles, list(rows), set(right))
 
 
-def _render_csv(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def _render_csv(titles: Sequence[str], rows: Sequence[Sequence[str]], right: Container[str]) -> str:
+    plain = [
+        [cell.replace(",", "") if THOUSANDS.fullmatch(cell) and title in right else cell for title, cell in pairs]
+        for pairs in (zip(titles, row, strict=True) for row in rows)
+    ]
     buffer = io.StringIO()
-    csv.writer(buffer, lineterminator="\n").writerows([titles, *rows])
-    return buffer.getvalue().rstrip("\n")
+    csv.writer(buffer, lineterminator="\n").writerows([titles, *plain])
+    return buffer.getvalue().removesuffix("\n")
 
 
-def _render_markdown(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def _render_markdown(titles: Sequence[str], rows: Sequence[Sequence[str]], right: Container[str]) -> str:
     def line(cells: Sequence[str]) -> str:
         return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
-    return "\n".join([line(titles), line(["---"] * len(titles)), *map(line, rows)])
+    rule = ["---:" if title in right else "---" for title in titles]
+    return "\n".join([line(titles), line(rule), *map(line, rows)])
 
 
-def _render_latex(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def _render_latex(titles: Sequence[str], rows: Sequence[Sequence[str]], right: Container[str]) -> str:
     def line(cells: Sequence[str]) -> str:
         return f"{' & '.join(cell.translate(LATEX) for cell in cells)} \\\\"
 
-    columns = "l" + "r" * (len(titles) - 1)
+    columns = "".join("r" if title in right else "l" for title in titles)
     body = [r"\toprule", line(titles), r"\midrule", *map(line, rows), r"\bottomrule"]
     return "\n".join([rf"\begin{{tabular}}{{{columns}}}", *body, r"\end{tabular}"])
 

@@ -26,6 +26,7 @@ from favorit.bench.approximation import (
 )
 from favorit.bench.approximation_figure import draw, panels
 from favorit.cli.approximation import approximation, parse_counts
+from favorit.cli.shared import TableForm
 
 SMALL = Setting(head_dim=8, tokens=12, stds=(0.5, 1.0), m=(8, 16), draws=3)
 
@@ -252,16 +253,16 @@ def test_command_writes_table_conclusion_csv_figure_and_json(tmp_path: Path, cap
         kernels=["favor", "relu", "trigonometric"],
         draws=2,
         seed=0,
-        as_json=True,
+        **asdict(TableForm(as_json=True)),
         **files,
     )
     printed = capsys.readouterr()
     report = json.loads(printed.out)
     assert "foreign_load" in report
     rows = {line.split()[0]: line.split()[1:] for line in printed.err.splitlines() if line.strip()}
-    assert rows["m"] == ["8", "16"]
+    assert rows["kernel"] == ["without", "m", "m=8", "m=16"]
+    assert rows["uniform"] == [f"{each['error']:.3f}" for each in report["points"] if each["kernel"] == "uniform"]
     assert rows["favor"] == [f"{each['error']:.3f}" for each in report["points"] if each["kernel"] == "favor"]
-    assert "without m: uniform 0." in printed.err
     assert report["conclusion"] in printed.err.replace("\n", "")
     assert "do not sum to a positive number: trigonometric in up to" in printed.err
     points = [Point(**each) for each in report["points"]]

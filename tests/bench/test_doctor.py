@@ -19,7 +19,7 @@ from favorit.bench.doctor.advice import advise, summarize
 from favorit.bench.doctor.diagnosis import diagnose
 from favorit.bench.doctor.figure import draw, grids
 from favorit.bench.doctor.layer_stats import Finding, LayerStats
-from favorit.cli.doctor import doctor
+from favorit.cli.main import app
 from favorit.data import load_dataset
 from favorit.training.inference import TrainedModel, load
 from training_helpers import fit, pictures, tiny
@@ -329,7 +329,7 @@ def test_command_reports_model_with_a_single_token(tmp_path: Path, capsys: pytes
             tmp_path, tiny(model=dict(stem="conv(channels=(4,), tokens=1)", head="mean"), train=dict(epochs=1))
         )
     with pytest.warns(UserWarning, match="single token"):
-        doctor(run.path, images=4, figure=tmp_path / "one.png")
+        app(["doctor", str(run.path), "--images", "4", "--figure", str(tmp_path / "one.png")], standalone_mode=False)
     assert "attention has nothing to attend to in layers 1-2" in capsys.readouterr().out
     assert (tmp_path / "one.png").exists()
 
@@ -397,15 +397,9 @@ def test_figure_shows_the_values_of_its_grids(run):
 
 
 def test_command_writes_tables_advice_csv_figure_and_json(run, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    doctor(
-        run.path,
-        images=8,
-        m="8,16",
-        heads=True,
-        out=tmp_path / "heads.csv",
-        figure=tmp_path / "heads.png",
-        as_json=True,
-    )
+    files = ["--out", str(tmp_path / "heads.csv"), "--figure", str(tmp_path / "heads.png")]
+    arguments = ["doctor", str(run.path), "--images", "8", "--m", "8,16", "--heads", *files, "--json"]
+    app(arguments, standalone_mode=False)
     printed = capsys.readouterr()
     report = json.loads(printed.out)
     assert [Finding(**each) for each in report["findings"]] == diagnose(run, images=8, counts=(8, 16))
@@ -424,4 +418,4 @@ def test_command_writes_tables_advice_csv_figure_and_json(run, tmp_path: Path, c
     assert table["error uniform"].tolist() == [each["errors"]["uniform"] for each in report["findings"]]
     assert (tmp_path / "heads.png").exists()
     with pytest.raises(FavoritError, match=r"--figure .*heads\.foo: unknown format: use \.png"):
-        doctor(run.path, figure=tmp_path / "heads.foo")
+        app(["doctor", str(run.path), "--figure", str(tmp_path / "heads.foo")], standalone_mode=False)

@@ -60,7 +60,9 @@ def write(out: Path, identifier: str, accuracy: float, **more: Any) -> None:
 
 
 def line(output: str, start: str) -> str:
-    (found,) = [line for line in output.splitlines() if line.startswith(start)]
+    """The only line before the table of means that starts with a text."""
+    points = output.partition("mean over seeds and folds\n")[0]
+    (found,) = [line for line in points.splitlines() if line.startswith(start)]
     return found
 
 

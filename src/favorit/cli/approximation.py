@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from favorit.cli.shared import TableForm, with_fields
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 MIN_REPORTED_SHARE = 5e-4
 
 
+@with_fields
 def approximation(
     head_dim: Annotated[int, typer.Option(help="Head width.")] = 64,
     tokens: Annotated[int, typer.Option(help="Tokens.")] = 128,
@@ -46,7 +49,8 @@ def approximation(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the draws.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Also write the table as CSV.", metavar="FILE.csv")] = None,
     figure: Annotated[Path | None, typer.Option(help="Also draw the error against m.", metavar="FILE.png")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="End with one line of JSON.")] = False,
+    *,
+    form: TableForm,
 ) -> None:
     """Measure how far the attention of kernels is from softmax attention.
 
@@ -58,29 +62,28 @@ def approximation(
     """
     from favorit.bench.approximation import SERIES, Setting, approximate, conclude
     from favorit.bench.approximation_figure import draw, panels
-    from favorit.cli.console import check_figures, check_outputs, open_console
+    from favorit.cli.console import check_figures, check_outputs
     from favorit.cli.machine import reserve_machine
     from favorit.cli.progress import delayed_bar
     from favorit.export import save_figure, write_csv
 
     check_outputs(out=out)
     check_figures(figure=figure)
-    console = open_console(stderr=as_json)
+    console = form.open_console()
     setting = Setting(head_dim, tokens, tuple(stds or Setting.stds), parse_counts("--m", m), draws, seed)
     with reserve_machine(console) as monitor, delayed_bar(console, "measuring") as listen:
         points = approximate(setting, kernels or SERIES, listen=listen)
     content = panels(points)
     size = f"head width {head_dim}, {tokens} tokens"
+    _write(form, content, f"error of {size}, median of {draws} draws")
     for panel in content:
-        console.print(f"[bold]q, k of standard deviation {panel.std:g}, {size}: error, median of {draws} draws")
-        _print_panel(console, panel, [point for point in points if point.std == panel.std])
-        console.print()
+        _print_lost(console, [point for point in points if point.std == panel.std])
     console.print(conclude(points), markup=False, soft_wrap=True)
     if out is not None:
         write_csv([{**asdict(point), "m": point.m or ""} for point in points], out)
     if figure is not None:
         save_figure(draw(content, f"Kernels and softmax attention\n{size}"), figure)
-    if as_json:
+    if form.as_json:
         report = {
             **asdict(setting),
             "conclusion": conclude(points),
@@ -90,23 +93,23 @@ def approximation(
         typer.echo(json.dumps(report))
 
 
-def _print_panel(console: Console, panel: Panel, points: Sequence[Point]) -> None:
-    """Prints a table of kernels by m, a line for kernels without m, and a line for lost rows."""
-    from favorit.cli.console import open_table
+def _write(form: TableForm, content: Sequence[Panel], heading: str) -> None:
+    """Prints kernels by m for each standard deviation of q and k. Kernels without m have their own column."""
+    counts = sorted({m for panel in content for curve in panel.curves for m in curve.m})
+    rows = []
+    for panel in content:
+        section = f"q, k of standard deviation {panel.std:g}" if form.is_text else f"{panel.std:g}"
+        rows.append([section, "uniform", _short(panel.uniform), *[""] * len(counts)])
+        for curve in panel.curves:
+            cells = dict(zip(curve.m, map(_short, curve.error), strict=True)) if curve.m else {}
+            without_m = "" if curve.m else _short(curve.error[0])
+            rows.append([section, curve.kernel, without_m, *(cells.get(count, "") for count in counts)])
+    titles = ["std", "kernel", "without m", *(f"m={count}" for count in counts)]
+    form.write(titles, rows, right=["std", *titles[2:]], heading=heading, section="std")
 
-    counts = sorted({m for curve in panel.curves for m in curve.m})
-    table = open_table(**{"m": "left", **{str(count): "right" for count in counts}})
-    for curve in (curve for curve in panel.curves if curve.m):
-        cells = dict(zip(curve.m, curve.error, strict=True))
-        table.add_row(curve.kernel, *(_short(cells[count]) if count in cells else "" for count in counts))
-    if counts:
-        console.print(table, markup=False)
-    without_m = {"uniform": panel.uniform, **{curve.kernel: curve.error[0] for curve in panel.curves if not curve.m}}
-    console.print(
-        "without m: " + ", ".join(f"{name} {_short(error)}" for name, error in without_m.items()),
-        markup=False,
-        soft_wrap=True,
-    )
+
+def _print_lost(console: Console, points: Sequence[Point]) -> None:
+    """Prints the kernels that lose rows at one standard deviation, if there are any."""
     # Sorted by share, so that the largest share of a kernel overwrites the others.
     lost = {
         kernel: share
@@ -115,7 +118,11 @@ def _print_panel(console: Console, panel: Panel, points: Sequence[Point]) -> Non
     }
     if lost:
         rows = ", ".join(f"{kernel} in up to {share:.1%}" for kernel, share in lost.items())
-        console.print(f"rows whose weights do not sum to a positive number: {rows}", markup=False, soft_wrap=True)
+        console.print(
+            f"std {points[0].std:g}: rows whose weights do not sum to a positive number: {rows}",
+            markup=False,
+            soft_wrap=True,
+        )
 
 
 def _short(value: float) -> str:

@@ -8,7 +8,10 @@ from typing import Annotated
 
 import typer
 
+from favorit.cli.shared import TableForm, with_fields
 
+
+@with_fields
 def busy(
     preset: Annotated[
         str | None, typer.Option(help="A model. Default: vit-64 with relu(m=64) in all layers.", metavar="PRESET")
@@ -20,7 +23,8 @@ def busy(
     batch: Annotated[int, typer.Option(min=1, help="Batch size.")] = 128,
     steps: Annotated[int, typer.Option(min=1, help="Training steps per round.")] = 8,
     repeats: Annotated[int, typer.Option(min=1, help="Rounds.")] = 5,
-    as_json: Annotated[bool, typer.Option("--json", help="End with one line of JSON.")] = False,
+    *,
+    form: TableForm,
 ) -> None:
     """Time a training step on a quiet machine and next to one busy process.
 
@@ -31,8 +35,6 @@ def busy(
     """
     from favorit import measure
     from favorit.bench.busy import BUSY_TARGET, QUIET_TARGET, slowdowns, verdict
-    from favorit.cli.columns import write_columns
-    from favorit.cli.console import open_console
     from favorit.cli.machine import reserve_machine
     from favorit.fields import parse_settings
     from favorit.model import preset as preset_config
@@ -42,7 +44,7 @@ def busy(
     changes = parse_settings(settings or [], ("model",))["model"]
     model = preset_config(preset or "vit-64").replace(**{**defaults, **changes})
     check_memory(model)
-    console = open_console(stderr=as_json)
+    console = form.open_console()
     with reserve_machine(console) as monitor:
         found = slowdowns(model, batch, steps=steps, repeats=repeats)
     machine = measure.fingerprint()
@@ -61,14 +63,14 @@ def busy(
         f"training step, batch {batch}, {machine['threads']} threads, {machine['processor']}; "
         f"median of {repeats} rounds of {steps} steps"
     )
-    write_columns(titles, rows, right=titles[1:], heading=heading, err=as_json)
+    form.write(titles, rows, right=titles[1:], heading=heading)
     disturbed = monitor.load is not None and monitor.load.note is not None
     console.print(
         verdict(found) + ("; unreliable: other processes were running" if disturbed else ""),
         markup=False,
         soft_wrap=True,
     )
-    if as_json:
+    if form.as_json:
         targets = {"quiet": QUIET_TARGET, "busy": BUSY_TARGET}
         report = {
             "environment": machine,

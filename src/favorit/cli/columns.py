@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Sequence
+from itertools import zip_longest
+from textwrap import indent
+from textwrap import wrap as wrap_text
 from typing import TextIO
 
 import typer
-
-from favorit.export import render_table
 
 MIN_TEXT_WIDTH = 12
 DEFAULT_WIDTH = 80
@@ -23,28 +24,21 @@ def write_columns(
     right: Iterable[str] = (),
     optional: Sequence[str] = (),
     heading: str | None = None,
-    sections: Sequence[str] | None = None,
-    form: str = "text",
+    section: str | None = None,
+    wrap: str | None = None,
     err: bool = False,
 ) -> None:
     """Prints rows under titles. Columns in `right` are numbers, justified right.
 
-    `sections` has the section title of each row. A title is printed above the first row of its section. On a terminal
-    the widest text column is cut to fit. The first column, which names the row, and numbers are never cut. If the table
-    is still too wide, `optional` columns are left out in this order, and a last line names them. Piped output is not
-    cut.
-
-    `form` is `text`, or `csv`, `markdown` or `latex`: then every column is printed, and the heading goes to stderr.
-    With `json` the caller prints JSON itself, so nothing is printed here.
+    The column `section` is not printed beside the others: a line with its value is printed above the first row of each
+    value. On a terminal the widest text column is cut to fit, or continued on further lines if it is `wrap`. The first
+    column, which names the row, and numbers are never cut. If the table is still too wide, `optional` columns are left
+    out in this order, and a last line names them. Piped output is not cut.
     """
-    if form != "text":
-        if form != "json":
-            typer.echo(render_table(titles, ([" ".join(cell.split()) for cell in row] for row in rows), form))
-            if heading is not None:
-                typer.echo(heading, err=True)
-        return
-    table = [[str(title) for title in titles], *([" ".join(cell.split()) for cell in row] for row in rows)]
+    table = [[str(title) for title in titles], *([one_line(cell) for cell in row] for row in rows)]
     columns, numbers, left_out = list(zip(*table, strict=True)), set(right), []
+    sections = next((column[1:] for column in columns if column[0] == section), None)
+    columns = [column for column in columns if column[0] != section]
     terminal = terminal_width(sys.stderr if err else sys.stdout)
     available = terminal if terminal is None or sections is None else terminal - len(INDENT)
     widths = _widths(columns, numbers, available)
@@ -56,8 +50,15 @@ def write_columns(
         widths = _widths(columns, numbers, available)
     signs = [">" if column[0] in numbers else "<" for column in columns]
     template = "  ".join(f"{{:{sign}{width}}}" for sign, width in zip(signs, widths, strict=True))
+    fits = [_wrap if column[0] == wrap else _cut for column in columns]
     lines = [] if heading is None else [heading]
-    title_line, *row_lines = [template.format(*map(_cut, row, widths)).rstrip() for row in zip(*columns, strict=True)]
+    title_line, *row_lines = [
+        "\n".join(
+            template.format(*parts).rstrip()
+            for parts in zip_longest(*(fit(*each) for fit, *each in zip(fits, row, widths, strict=True)), fillvalue="")
+        )
+        for row in zip(*columns, strict=True)
+    ]
     if sections is None:
         lines += [title_line, *row_lines]
     else:
@@ -67,13 +68,18 @@ def write_columns(
     typer.echo("\n".join(lines), err=err)
 
 
+def one_line(cell: str) -> str:
+    """The text with each run of white space as one space."""
+    return " ".join(cell.split())
+
+
 def _group(sections: Sequence[str], lines: Sequence[str]) -> list[str]:
     """The lines, indented, with the title of each section above its first line."""
     grouped: list[str] = []
     for number, (section, line) in enumerate(zip(sections, lines, strict=True)):
         if not number or section != sections[number - 1]:
             grouped.append(section)
-        grouped.append(INDENT + line)
+        grouped.append(indent(line, INDENT))
     return grouped
 
 
@@ -105,5 +111,9 @@ def _total(widths: Sequence[int]) -> int:
     return sum(widths) + 2 * (len(widths) - 1)
 
 
-def _cut(cell: str, width: int) -> str:
-    return cell if len(cell) <= width else f"{cell[: width - 1]}…"
+def _cut(cell: str, width: int) -> list[str]:
+    return [cell if len(cell) <= width else f"{cell[: width - 1]}…"]
+
+
+def _wrap(cell: str, width: int) -> list[str]:
+    return wrap_text(cell, width) or [""]

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from favorit.cli.shared import TableForm, with_fields
+
 if TYPE_CHECKING:
     from favorit.study.lookup import PublishedAccuracy
     from favorit.study.statistics import Comparison, Interval
@@ -15,10 +17,12 @@ if TYPE_CHECKING:
 FOLDERS = "The run folders of one variant, one for each seed, separated by commas."
 
 
+@with_fields
 def compare(
     a: Annotated[str, typer.Argument(help=FOLDERS, metavar="A")],
     b: Annotated[str, typer.Argument(help=FOLDERS, metavar="B")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
+    *,
+    form: TableForm,
 ) -> None:
     """Compare two variants image by image: accuracies, their difference with a 95 % interval, McNemar's test, and
     confounders.
@@ -28,14 +32,13 @@ def compare(
     Examples: [bold]favorit compare runs/0123456789abcdef runs/fedcba9876543210[/bold],
     [bold]favorit compare runs/A0,runs/A1,runs/A2 runs/B0,runs/B1,runs/B2[/bold]
     """
-    from favorit.cli.console import open_console, open_table
     from favorit.study.statistics import compare as compare_runs
 
     found = compare_runs(_folders(a), _folders(b))
-    if as_json:
+    if form.as_json:
         typer.echo(json.dumps(_as_json(found)))
         return
-    console = open_console()
+    console = form.open_console()
     sides = [(found.a, found.accuracy_a, found.published_a), (found.b, found.accuracy_b, found.published_b)]
     columns: dict[str, list[str]] = {}
     if any(published.references for _, _, published in sides):
@@ -48,11 +51,11 @@ def compare(
         ]
     if found.flags_a or found.flags_b:
         columns["flags"] = [" ".join(flags) for flags in (found.flags_a, found.flags_b)]
-    table = open_table(variant="left", runs="right", test="right", interval="left", **dict.fromkeys(columns, "left"))
+    rows = []
     for number, (name, accuracy, _) in enumerate(sides):
         values = [column[number] for column in columns.values()]
-        table.add_row(name, str(accuracy.n), f"{accuracy.mean:.2%}", _interval(accuracy), *values)
-    console.print(table, markup=False)
+        rows.append([name, str(accuracy.n), f"{accuracy.mean:.2%}", _interval(accuracy), *values])
+    form.write(["variant", "runs", "test", "interval", *columns], rows, right=["runs", "test"])
     console.print(found.sentence, markup=False, soft_wrap=True)
     if found.p is not None:
         console.print(f"McNemar: p {f'= {found.p:.3g}' if found.p else '< 1e-300'}", soft_wrap=True)

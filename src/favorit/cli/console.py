@@ -1,12 +1,10 @@
-"""The console of the commands, empty tables, and checks of the files that commands write."""
+"""The console of the commands, and checks of the files that commands write."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from favorit.errors import FavoritError
 
@@ -40,13 +38,3 @@ def check_figures(**files: Path | None) -> None:
 
         if file.suffix.lower().removeprefix(".") not in FigureCanvasBase.filetypes:
             raise FavoritError(f"--{option} {file}: unknown format: use .png, .svg or .pdf")
-
-
-def open_table(title: str | None = None, **columns: str) -> Table:
-    """An empty table. Columns: name -> `left` or `right`; underscores in names become spaces."""
-    table = Table(
-        title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False
-    )
-    for name, justify in columns.items():
-        table.add_column(name.replace("_", " "), justify="right" if justify == "right" else "left", overflow="fold")
-    return table

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from rich.table import Table
+from favorit.cli.shared import TableForm, with_fields
 
+if TYPE_CHECKING:
     from favorit.bench.crossover import Crossing, Point
 
 
+@with_fields
 def crossover(
     mixers: Annotated[
         list[str] | None,
@@ -39,7 +40,8 @@ def crossover(
     figure: Annotated[
         Path | None, typer.Option(help="Also draw the ratios against tokens.", metavar="FILE.png")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="End with one line of JSON.")] = False,
+    *,
+    form: TableForm,
 ) -> None:
     """Find the token count from which linear mixers need less time, or less memory, than torch's fused softmax (SDPA).
 
@@ -49,7 +51,7 @@ def crossover(
     from favorit import measure
     from favorit.bench.crossover import advice, crossings, default_grid, measure_points
     from favorit.bench.crossover_figure import draw, panels
-    from favorit.cli.console import check_figures, check_outputs, open_console
+    from favorit.cli.console import check_figures, check_outputs
     from favorit.cli.machine import reserve_machine
     from favorit.cli.progress import delayed_bar
     from favorit.errors import FavoritError
@@ -68,7 +70,7 @@ def crossover(
     check_outputs(out=out)
     check_figures(figure=figure)
     keep_large_buffers()
-    console = open_console(stderr=as_json)
+    console = form.open_console()
     points: list[Point] = []
     sizes = dict(batch=batch, heads=heads, head_dim=head_dim, repeats=repeats)
     compared = mixers or ["relu", "relu(m=64)", "favor(m=64)"]
@@ -80,13 +82,13 @@ def crossover(
     size = f"batch {batch}, {heads} heads of {head_dim}"
     title = f"Tokens from which a mixer beats SDPA: {size}, {machine['threads']} threads, {machine['processor']}"
     sentence = advice(points, image, patch, advised)
-    console.print(_table(title, crossings(points), grid), markup=False)
+    _write(form, title, crossings(points), grid)
     console.print(sentence, markup=False, soft_wrap=True)
     if out is not None:
         write_csv(points, out)
     if figure is not None:
         save_figure(draw(panels(points), title), figure)
-    if as_json:
+    if form.as_json:
         report = {
             "environment": machine,
             **sizes,
@@ -98,15 +100,13 @@ def crossover(
         typer.echo(json.dumps(report))
 
 
-def _table(title: str, found: list[Crossing], grid: list[int]) -> Table:
+def _write(form: TableForm, heading: str, found: list[Crossing], grid: list[int]) -> None:
     from favorit.bench.crossover import CURVES
-    from favorit.cli.console import open_table
 
-    table = open_table(title, mixer="left", **{curve.replace(" ", "_"): "right" for curve in CURVES})
     cells = {(crossing.mixer, crossing.curve): crossing for crossing in found}
-    for mixer in dict.fromkeys(crossing.mixer for crossing in found):
-        table.add_row(mixer, *(_cell(cells[mixer, curve], grid) for curve in CURVES))
-    return table
+    mixers = dict.fromkeys(crossing.mixer for crossing in found)
+    rows = [[mixer, *(_cell(cells[mixer, curve], grid) for curve in CURVES)] for mixer in mixers]
+    form.write(["mixer", *CURVES], rows, right=CURVES, heading=heading)
 
 
 def _cell(crossing: Crossing, grid: list[int]) -> str:

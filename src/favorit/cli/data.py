@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from favorit.cli.shared import TableForm, with_fields
 from favorit.errors import FavoritError
 
 app = typer.Typer(help="Data sets: list, fetch, show.", no_args_is_help=True, rich_markup_mode="rich")
@@ -23,23 +24,22 @@ DataDir = Annotated[
 
 
 @app.command("list")
+@with_fields
 def list_(
     data_dir: DataDir = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    *,
+    form: TableForm,
 ) -> None:
     """List the data sets: classes, size, license, and whether their files are present.
 
     Example: [bold]favorit data list[/bold]
     """
-    from rich.console import Console
-    from rich.table import Table
-
     from favorit.data.datasets import CARDS
     from favorit.data.sources import SOURCES, data_directory, present
 
     root = data_directory(data_dir)
     files_present = {name: present(name, root) if name in SOURCES else None for name in CARDS}
-    if as_json:
+    if form.as_json:
         rows = {
             name: {
                 "classes": len(card.classes) or None,
@@ -53,16 +53,21 @@ def list_(
             json.dumps({name: row | {"present": files_present[name] is not False} for name, row in rows.items()})
         )
         return
-    table = Table(title=f"data directory: {root}", title_justify="left")
-    for column in ("name", "classes", "size", "images", "license", "files"):
-        table.add_column(column, justify="right" if column in ("classes", "size", "images") else "left")
     words = {True: "present", False: "absent", None: "not needed"}
-    for name, card in CARDS.items():
-        written = {"folder": "folder:PATH", "synthetic": "synthetic(...)"}.get(name, name)
-        table.add_row(
-            written, str(len(card.classes) or "any"), card.shape, card.images, card.licence, words[files_present[name]]
+    written = {"folder": "folder:PATH", "synthetic": "synthetic(...)"}
+    table = [
+        (
+            written.get(name, name),
+            str(len(card.classes) or "any"),
+            card.shape,
+            card.images,
+            card.licence,
+            words[present],
         )
-    Console().print(table, markup=False)
+        for (name, card), present in zip(CARDS.items(), files_present.values(), strict=True)
+    ]
+    titles = ["name", "classes", "size", "images", "license", "files"]
+    form.write(titles, table, right=titles[1:4], heading=f"data directory: {root}", wrap="license")
 
 
 @app.command("fetch")

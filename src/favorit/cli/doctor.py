@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from operator import or_
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from rich.table import Table
+from favorit.cli.shared import TableForm, with_fields
 
+if TYPE_CHECKING:
     from favorit.bench.doctor.layer_stats import Finding
 
 
+@with_fields
 def doctor(
     run: Annotated[Path, typer.Argument(help="Folder of a run, such as runs/0123456789abcdef.", metavar="RUN")],
     images: Annotated[
@@ -30,7 +32,8 @@ def doctor(
         Path | None, typer.Option(help="Also write the statistics of all heads as CSV.", metavar="FILE.csv")
     ] = None,
     figure: Annotated[Path | None, typer.Option(help="Also draw maps of layers and heads.", metavar="FILE.png")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="End with one line of JSON.")] = False,
+    *,
+    form: TableForm,
 ) -> None:
     """Analyze the attention of a trained model by layer and head.
 
@@ -44,18 +47,18 @@ def doctor(
     from favorit.bench.doctor.diagnosis import diagnose
     from favorit.bench.doctor.figure import draw, grids
     from favorit.cli.approximation import parse_counts
-    from favorit.cli.console import check_figures, check_outputs, open_console
+    from favorit.cli.console import check_figures, check_outputs
     from favorit.cli.progress import delayed_bar
     from favorit.export import save_figure, write_csv
 
     check_outputs(out=out)
     check_figures(figure=figure)
-    console = open_console(stderr=as_json)
+    console = form.open_console()
     with delayed_bar(console, "layers") as listen:
         findings = diagnose(run, images=images, data_dir=data_dir, counts=parse_counts("--m", m), listen=listen)
     whole = [finding for finding in findings if finding.head is None]
-    for table in _tables(run.name, findings if heads else whole):
-        console.print(table, "", markup=False)
+    _write(form, run.name, findings if heads else whole)
+    console.print()
     legend = (
         "|q||k|/sqrt(D): upper bound of the logits, mean (95 % quantile). entropy: of the softmax weights, 1 is "
         "uniform. rank, own rank: effective rank of the softmax weights and of the layer's own weights."
@@ -70,7 +73,7 @@ def doctor(
         write_csv([finding.row() for finding in findings], out)
     if figure is not None:
         save_figure(draw(grids(findings), f"Attention of {run.name} by layer and head"), figure)
-    if as_json:
+    if form.as_json:
         report = {
             "run": str(run),
             "findings": [asdict(finding) for finding in findings],
@@ -80,31 +83,47 @@ def doctor(
         typer.echo(json.dumps(report))
 
 
-def _tables(run: str, findings: Sequence[Finding]) -> Iterator[Table]:
-    """A table of statistics and a table of errors. One table of both would not fit on a narrow terminal."""
-    from favorit.bench.doctor.layer_stats import OWN
-    from favorit.cli.console import open_table
+def _write(form: TableForm, run: str, findings: Sequence[Finding]) -> None:
+    """Prints statistics and errors of each finding: as text in two tables, because one would not fit on a narrow
+    terminal.
+    """
+    from favorit.bench.doctor.layer_stats import OTHERS, OWN
 
-    first = findings[0]
-    mixers = dict.fromkeys((OWN, *first.errors))
-    by_head = {"head": "right"} if len({finding.head for finding in findings}) > 1 else {}
-    columns = dict.fromkeys(("|q|", "|k|", "|q||k|/sqrt(D)", "entropy", "rank", "own_rank"), "right")
-    statistics = open_table(
-        f"{run}: {first.tokens} tokens, heads of width {first.head_dim}",
-        layer="right",
-        **by_head,
-        mixer="left",
-        **columns,
-    )
-    # Replace the parenthesis with a space, where a narrow terminal can break the line.
-    titles = {name.replace("(", " ").rstrip(")"): "right" for name in mixers}
-    errors = open_table("error relative to softmax on the same q and k", layer="right", **by_head, **titles)
-    for finding in findings:
-        label = (str(finding.layer), str(finding.head or "all")) if by_head else (str(finding.layer),)
-        norms = (f"{finding.q_norm:.1f}", f"{finding.k_norm:.1f}")
-        bound = f"{finding.logit_bound:.1f} ({finding.logit_bound_95:.1f})"
-        ranks = (f"{finding.rank:.1f}", f"{finding.own_rank:.1f}")
-        statistics.add_row(*label, finding.mixer, *norms, bound, f"{finding.entropy:.2f}", *ranks)
-        errors.add_row(*label, *(f"{finding.errors[name]:.3f}" for name in mixers))
-    yield statistics
-    yield errors
+    with_heads = len({finding.head for finding in findings}) > 1
+    labels = [_label(finding, with_heads) for finding in findings]
+    statistics = list(map(_statistics, findings))
+    names = dict.fromkeys((OWN, *findings[0].errors))
+    errors = [{name: f"{finding.errors[name]:.3f}" for name in names} for finding in findings]
+    heading = f"{run}: {findings[0].tokens} tokens, heads of width {findings[0].head_dim}"
+    about_errors = "error relative to softmax on the same q and k"
+    if form.is_text:
+        _write_rows(form, map(or_, labels, statistics), heading)
+        form.say()
+        # Without parentheses, 8 mixers fit on 80 columns.
+        short = [{name.replace("(", " ").rstrip(")"): cell for name, cell in row.items()} for row in errors]
+        _write_rows(form, map(or_, labels, short), about_errors, optional=OTHERS)
+    else:
+        named = [{f"error {name}": cell for name, cell in row.items()} for row in errors]
+        _write_rows(form, map(or_, labels, map(or_, statistics, named)), f"{heading}; error: {about_errors}")
+
+
+def _write_rows(form: TableForm, cells: Iterable[dict[str, str]], heading: str, optional: Sequence[str] = ()) -> None:
+    rows = list(cells)
+    right = [title for title in rows[0] if title != "mixer"]
+    form.write(list(rows[0]), [list(row.values()) for row in rows], right=right, heading=heading, optional=optional)
+
+
+def _label(finding: Finding, with_heads: bool) -> dict[str, str]:
+    return {"layer": str(finding.layer)} | ({"head": str(finding.head or "all")} if with_heads else {})
+
+
+def _statistics(finding: Finding) -> dict[str, str]:
+    return {
+        "mixer": finding.mixer,
+        "|q|": f"{finding.q_norm:.1f}",
+        "|k|": f"{finding.k_norm:.1f}",
+        "|q||k|/sqrt(D)": f"{finding.logit_bound:.1f} ({finding.logit_bound_95:.1f})",
+        "entropy": f"{finding.entropy:.2f}",
+        "rank": f"{finding.rank:.1f}",
+        "own rank": f"{finding.own_rank:.1f}",
+    }

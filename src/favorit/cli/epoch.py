@@ -9,7 +9,10 @@ from typing import Annotated
 
 import typer
 
+from favorit.cli.shared import TableForm, with_fields
 
+
+@with_fields
 def epoch(
     data: Annotated[str | None, typer.Option(help="A data set ('favorit data list'). Default: cifar10.")] = None,
     preset: Annotated[str, typer.Option(help="A model ('favorit list presets').")] = "vit-64",
@@ -21,7 +24,8 @@ def epoch(
     data_dir: Annotated[
         Path | None, typer.Option(help="Data directory. Default: FAVORIT_DATA, else the user's cache directory.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
+    *,
+    form: TableForm,
 ) -> None:
     """Time one whole training epoch.
 
@@ -34,35 +38,34 @@ def epoch(
     from favorit import measure
     from favorit.bench.epoch import epoch_cost
     from favorit.cli.configuration import build_config
-    from favorit.cli.console import open_console, open_table
     from favorit.cli.machine import reserve_machine
     from favorit.process import keep_large_buffers
 
     keep_large_buffers()
     defaults = ["data.name=cifar10"] if data is None else []
     config = build_config(None, preset, [*defaults, *(settings or [])], data=data, epochs=None, seed=None)
-    console = open_console(stderr=as_json)
+    console = form.open_console()
     with reserve_machine(console) as monitor:
         cost = epoch_cost(config, data_dir, devices)
     if cost is None:  # not the first of several processes
         return
     machine = measure.fingerprint()
-    if as_json:
+    if form.as_json:
         environment = {**machine, "processes": devices}
         typer.echo(json.dumps({**asdict(cost), "environment": environment, "foreign_load": monitor.json}))
         return
     processes = f"{devices} processes on " if devices > 1 else ""
-    table = open_table(
-        f"{preset} on {config.data.name}: one epoch, {processes}{machine['threads']} threads, {machine['processor']}",
-        what="left",
-        measured="right",
+    heading = (
+        f"{preset} on {config.data.name}: one epoch, {processes}{machine['threads']} threads, {machine['processor']}"
     )
-    table.add_row("images", f"{cost.images:,}")
-    table.add_row("seconds", f"{cost.seconds:.1f}")
-    table.add_row("images per second", f"{cost.images / cost.seconds:,.0f}")
-    table.add_row("share of the input pipeline", f"{cost.pipeline_share:.1%}")
-    table.add_row("matrix-product limit, GFLOP/s", f"{cost.gemm_gflops:.0f}")
-    table.add_row("share of that limit", f"{cost.gemm_share:.2f}")
-    table.add_row("cross-core cache penalty", f"{cost.cache_penalty:.1f}x")
-    table.add_row("peak memory, MiB", f"{cost.peak_memory / 2**20:,.0f}")
-    console.print(table, markup=False)
+    rows = [
+        ("images", f"{cost.images:,}"),
+        ("seconds", f"{cost.seconds:.1f}"),
+        ("images per second", f"{cost.images / cost.seconds:,.0f}"),
+        ("share of the input pipeline", f"{cost.pipeline_share:.1%}"),
+        ("matrix-product limit, GFLOP/s", f"{cost.gemm_gflops:.0f}"),
+        ("share of that limit", f"{cost.gemm_share:.2f}"),
+        ("cross-core cache penalty", f"{cost.cache_penalty:.1f}x"),
+        ("peak memory, MiB", f"{cost.peak_memory / 2**20:,.0f}"),
+    ]
+    form.write(["what", "measured"], rows, right=["measured"], heading=heading)

@@ -9,14 +9,18 @@ from typing import Annotated, Any
 
 import typer
 
+from favorit.cli.shared import TableForm, with_fields
 
+
+@with_fields
 def evaluate(
     run: Annotated[Path, typer.Argument(help="A run's folder, such as runs/0123456789abcdef.", metavar="RUN")],
     data_dir: Annotated[
         Path | None,
         typer.Option(help="The folder for data sets; default: FAVORIT_DATA, else the user's cache."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    *,
+    form: TableForm,
 ) -> None:
     """Evaluate a complete run on its test set again.
 
@@ -24,18 +28,17 @@ def evaluate(
 
     Example: [bold]favorit evaluate runs/0123456789abcdef[/bold]
     """
-    from favorit.cli.console import open_console
-    from favorit.cli.tables import class_table
+    from favorit.cli.tables import CLASS_NUMBERS, class_rows
     from favorit.training.inference import evaluate_run
 
     found = evaluate_run(run, data_dir)
-    if as_json:
+    if form.as_json:
         typer.echo(json.dumps({"run": str(run), **found}))
         return
-    console = open_console()
     for line in _lines(found):
-        console.print(line, soft_wrap=True, markup=False)
-    console.print(class_table(found["test"], found["classes"]), markup=False)
+        form.say(line)
+    titles, rows = class_rows(found["test"], found["classes"])
+    form.write(titles, rows, right=CLASS_NUMBERS)
 
 
 def _lines(found: dict[str, Any]) -> Iterator[str]:

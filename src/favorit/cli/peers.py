@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from favorit.cli.shared import TableForm, with_fields
+
 if TYPE_CHECKING:
     from favorit.bench.peers.comparison import Mode
     from favorit.bench.peers.table import Row
@@ -24,6 +26,7 @@ OPTIONAL = (
 )
 
 
+@with_fields
 def peers(
     case: Annotated[str, typer.Option(help="attention, step, hybrid, or all.")] = "all",
     only: Annotated[str, typer.Option(help="Only comparisons whose name contains this text.", metavar="TEXT")] = "",
@@ -48,7 +51,8 @@ def peers(
         Path | None, typer.Option(help="Data directory. Default: FAVORIT_DATA, else the user's cache directory.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Also write the table as CSV.", metavar="FILE.csv")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="End with one line of JSON.")] = False,
+    *,
+    form: TableForm,
 ) -> None:
     """Compare our speed with other libraries.
 
@@ -62,8 +66,7 @@ def peers(
     from favorit import measure
     from favorit.bench.peers.comparison import Sizes
     from favorit.bench.peers.table import measure_rows, select
-    from favorit.cli.columns import write_columns
-    from favorit.cli.console import check_outputs, open_console
+    from favorit.cli.console import check_outputs
     from favorit.cli.machine import reserve_machine
     from favorit.cli.progress import delayed_bar
     from favorit.data.datasets import DATASETS
@@ -71,7 +74,7 @@ def peers(
     from favorit.export import write_csv
 
     check_outputs(out=out)
-    console = open_console(stderr=as_json)
+    console = form.open_console()
     keys = select(case, only, m)
     if data is not None:
         DATASETS.canonical(data)  # an unknown name fails before anything is timed
@@ -97,7 +100,7 @@ def peers(
         f"{machine['threads']} threads, {machine['processor']}, batch {batch}; "
         f"median of {repeats}, separate processes, interleaved"
     )
-    write_columns(TITLES, map(_cells, rows), right=TITLES[1:], optional=OPTIONAL, heading=heading, err=as_json)
+    form.write(TITLES, map(_cells, rows), right=TITLES[1:], optional=OPTIONAL, heading=heading)
     notes = [f"{row.case}, {_name(row)} / {row.peer}: {row.check}" for row in rows if row.ours_ms is None]
     notes += [
         "ratio: peer time / our time, above 1 ours is faster; the peer has the default settings of glibc and OpenMP, "
@@ -113,7 +116,7 @@ def peers(
         console.print(note, markup=False, soft_wrap=True)
     if out is not None:
         write_csv(rows, out)
-    if as_json:
+    if form.as_json:
         report = {
             "environment": machine,
             "sizes": asdict(sizes),

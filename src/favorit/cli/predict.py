@@ -8,37 +8,42 @@ from typing import Annotated
 
 import typer
 
+from favorit.cli.shared import TableForm, with_fields
 
+
+@with_fields
 def predict(
     run: Annotated[Path, typer.Argument(help="A run's folder.", metavar="RUN")],
     images: Annotated[
         list[Path], typer.Argument(help="Image files, or folders with images in or below them.", metavar="IMAGE...")
     ],
     top: Annotated[int, typer.Option(help="Number of classes to print for each image.", min=1)] = 1,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each image.")] = False,
+    *,
+    form: TableForm,
 ) -> None:
-    """Predict the class of images, with its probability. Unreadable files are listed at the end.
+    """Predict the class of images, with its probability. Unreadable files are listed at the end. --json prints a line
+    for each image.
 
     Exit status 1 if some files could not be read, 2 if none could.
 
     Examples: [bold]favorit predict runs/0123456789abcdef cat.png[/bold],
     [bold]favorit predict runs/0123456789abcdef photos/ --top 3 --json[/bold]
     """
-    from favorit.cli.console import open_console, open_table
     from favorit.training.inference import predict_files
 
     found = predict_files(run, images, top)
     unreadable = [prediction.error for prediction in found if prediction.error is not None]
-    if as_json:
+    if form.as_json:
         for prediction in found:
             classes = [{"class": name, "probability": p} for name, p in prediction.classes]
             typer.echo(json.dumps({"image": str(prediction.file), "classes": classes, "error": prediction.error}))
     elif len(unreadable) < len(found):
-        table = open_table(**{"image": "left", "class": "left", "probability": "right"})
-        for prediction in found:
-            for rank, (name, probability) in enumerate(prediction.classes):
-                table.add_row(str(prediction.file) if rank == 0 else "", name, f"{probability:.2%}")
-        open_console().print(table, markup=False)
+        rows = [
+            (str(prediction.file) if rank == 0 or not form.is_text else "", name, f"{probability:.2%}")
+            for prediction in found
+            for rank, (name, probability) in enumerate(prediction.classes)
+        ]
+        form.write(["image", "class", "probability"], rows, right=["probability"])
     for error in unreadable:
         typer.echo(f"favorit: {error}", err=True)
     if unreadable:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from favorit.cli.shared import DataDir, Workers
+from favorit.cli.shared import DataDir, TableForm, Workers, with_fields
 
 if TYPE_CHECKING:
     from favorit.study.queue import PlannedEntry, Queue
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 LOWEST_PRIORITY = 19
 
 
+@with_fields
 def queue(
     file: Annotated[Path, typer.Argument(help="A YAML list of {study, scale, protocol, seeds, only}.", metavar="FILE")],
     out: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("runs"),
@@ -32,6 +33,8 @@ def queue(
     ] = LOWEST_PRIORITY,
     listed: Annotated[bool, typer.Option("--list", help="Show the status of each entry and train nothing.")] = False,
     data_dir: DataDir = None,
+    *,
+    form: TableForm,
 ) -> None:
     """Train the missing runs of a queue of studies at low priority, and print a line for each. Rerun to resume.
 
@@ -46,7 +49,7 @@ def queue(
         raise FavoritError("--discard needs --pack FOLDER: without it the results would be removed with the weights")
     if listed:
         planned = plan_queue(file, out, pack=pack, data_dir=data_dir, read_only=True)
-        _table(planned, workers)
+        _table(form, planned, workers)
         raise typer.Exit(1 if planned.problems else 0)
     os.nice(max(nice - os.nice(0), 0))
     with held_queue(out, pack):
@@ -79,9 +82,7 @@ def _counts(queue: Queue, workers: int) -> str:
     return f"{entries}, {runs}{blocked}{estimate}"
 
 
-def _table(queue: Queue, workers: int) -> None:
-    from favorit.cli.columns import write_columns
-
+def _table(form: TableForm, queue: Queue, workers: int) -> None:
     def row(planned: PlannedEntry) -> tuple[Any, ...]:
         report = planned.report
         seeds = ",".join(map(str, planned.entry.seeds))
@@ -89,7 +90,7 @@ def _table(queue: Queue, workers: int) -> None:
         return (planned.entry.title, seeds, *map(str, counts), " ".join(planned.entry.only))
 
     titles = ["entry", "seeds", "runs", "done", "failed", "left", "only"]
-    write_columns(titles, [row(planned) for planned in queue.entries], right=titles[2:6])
+    form.write(titles, [row(planned) for planned in queue.entries], right=titles[2:6])
     for line in (*queue.problems, *queue.failures().values()):
         typer.echo(line, err=True)
-    typer.echo(f"\n{_counts(queue, workers)}")
+    form.say(f"\n{_counts(queue, workers)}")

@@ -10,6 +10,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from favorit.cli.shared import TableForm, with_fields
+
 # Field of a run -> (column title, format of a value).
 COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "id": ("run", str),
@@ -51,27 +53,26 @@ def _runs() -> None:
 
 
 @app.command("list")
+@with_fields
 def list_(
     folder: Annotated[Path, typer.Argument(help="The folder of runs.")] = Path("runs"),
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print a line of JSON for each run, with every field.")
-    ] = False,
+    *,
+    form: TableForm,
 ) -> None:
-    """List the runs of a folder with their status, configuration and result.
+    """List the runs of a folder with their status, configuration and result. --json prints a line for each run.
 
     Examples: [bold]favorit runs[/bold], [bold]favorit runs elsewhere --json[/bold]
     """
-    from favorit.cli.columns import write_columns
     from favorit.training.records import rows
 
     found = rows(folder)
-    if as_json:
+    if form.as_json:
         every = dict.fromkeys(column for row in found for column in row)
         for row in found:
             typer.echo(json.dumps({column: row.get(column) for column in every}))
         return
     if not found:
-        typer.echo(f"no runs in {folder}: 'favorit train --out {folder}' trains one")
+        form.say(f"no runs in {folder}: 'favorit train --out {folder}' trains one")
         return
     for row in found:
         if not row.get("had_machine_alone", True):
@@ -81,10 +82,10 @@ def list_(
     titles = [title for title, _ in columns.values()]
     right = [title for title, written in columns.values() if written is not str]
     rows_of_text = ([_format(row.get(key), write) for key, (_, write) in columns.items()] for row in found)
-    write_columns(titles, rows_of_text, right=right, optional=OPTIONAL)
+    form.write(titles, rows_of_text, right=right, optional=OPTIONAL)
     for row in found:
         if row.get("error"):
-            typer.echo(f"{row['id']}: {row['error']}")
+            form.say(f"{row['id']}: {row['error']}")
 
 
 def _format(value: Any, write: Callable[[Any], str]) -> str:

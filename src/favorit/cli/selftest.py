@@ -9,18 +9,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from favorit.cli.shared import TableForm, with_fields
+
 if TYPE_CHECKING:
     from favorit.selftest.run import Tally
 
 TITLES = ("check", "passed", "failed", "seconds")
 
 
+@with_fields
 def selftest(
     device: Annotated[str, typer.Option(help="cpu, cuda or mps.", metavar="DEVICE")] = "cpu",
     only: Annotated[
         str | None, typer.Option(help="Run only checks whose name or spec contains this text.", metavar="TEXT")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="End with one line of JSON.")] = False,
+    *,
+    form: TableForm,
 ) -> None:
     """Test favorit on a device: the invariants of every mixer, the losses of a tiny model, and a short training run in
     each precision.
@@ -30,21 +34,19 @@ def selftest(
     Examples: [bold]favorit selftest --device cuda[/bold], [bold]favorit selftest --device mps --json[/bold],
     [bold]favorit selftest --device cuda --only "favor(m=24)"[/bold]
     """
-    from favorit.cli.columns import write_columns
-    from favorit.cli.console import open_console
     from favorit.cli.progress import delayed_bar
     from favorit.selftest.devices import find_device
     from favorit.selftest.run import list_trials, run_trials, tally
 
     trials = list_trials(find_device(device), only)
-    console = open_console(stderr=as_json)
+    console = form.open_console()
     with delayed_bar(console, f"selftest on {device}") as listen:
         outcomes = run_trials(trials, listen)
     tallies = list(tally(outcomes))
     environment = _environment(device)
     rows = [[each.check, str(each.passed), str(len(each.failures)), f"{each.seconds:.1f}"] for each in tallies]
     heading = ", ".join(f"{name} {value}" for name, value in environment.items() if value is not None)
-    write_columns(TITLES, rows, right=TITLES[1:], heading=heading, err=as_json)
+    form.write(TITLES, rows, right=TITLES[1:], heading=heading)
     for each in tallies:
         if each.failures:
             console.print(_failure(each), markup=False, soft_wrap=True)
@@ -52,7 +54,7 @@ def selftest(
     verdict = f"{len(outcomes) - failed} of {len(outcomes)} checks passed on {device}"
     seconds = sum(outcome.seconds for outcome in outcomes)
     console.print(f"{verdict}, {failed} failed, in {seconds:.0f} s", markup=False, soft_wrap=True)
-    if as_json:
+    if form.as_json:
         typer.echo(json.dumps(_summary(environment, tallies)))
     if failed:
         raise typer.Exit(1)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, is_dataclass
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from favorit.cli.columns import one_line, write_columns
 from favorit.errors import FavoritError
+from favorit.export import render_table
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 Workers = Annotated[
     int,
@@ -24,22 +29,62 @@ DataDir = Annotated[
 ]
 
 
+def _form(name: str, help: str) -> Any:
+    return typer.Option(f"--{name}", help=help, rich_help_panel="Form of the table")
+
+
 @dataclass(frozen=True)
 class TableForm:
-    """The options of a command that prints a table: how it is written."""
+    """How a command prints its table: aligned text, or the form that one of these options names.
 
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON with every field.")] = False
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print the table as CSV.")] = False
-    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print the table as Markdown.")] = False
-    as_latex: Annotated[bool, typer.Option("--latex", help="Print the table as LaTeX (booktabs).")] = False
+    In every form but text, only the table (or the JSON) goes to stdout. Headings, sentences and further tables go to
+    stderr.
+    """
 
-    @property
-    def name(self) -> str:
-        """`text`, `json`, `csv`, `markdown` or `latex`. Raises an error if several are given."""
-        given = [name for name in ("json", "csv", "markdown", "latex") if getattr(self, f"as_{name}")]
+    as_json: Annotated[bool, _form("json", "Print JSON with every field; all else goes to stderr.")] = False
+    as_csv: Annotated[bool, _form("csv", "Print the (main) table as CSV; all else goes to stderr.")] = False
+    as_markdown: Annotated[bool, _form("markdown", "Print the (main) table as Markdown.")] = False
+    as_latex: Annotated[bool, _form("latex", "Print the (main) table as LaTeX (booktabs).")] = False
+
+    def __post_init__(self) -> None:
+        given = [field.name.removeprefix("as_") for field in fields(self) if getattr(self, field.name)]
         if len(given) > 1:
             raise FavoritError(f"{' and '.join(f'--{name}' for name in given)} are given: choose one form of the table")
-        return given[0] if given else "text"
+
+    @property
+    def is_text(self) -> bool:
+        return self == TableForm()
+
+    def open_console(self) -> Console:
+        """The console for sentences and progress: stdout if the table is text, else stderr."""
+        from favorit.cli.console import open_console
+
+        return open_console(stderr=not self.is_text)
+
+    def say(self, sentence: str = "") -> None:
+        """Prints a sentence: to stdout if the table is text, else to stderr."""
+        typer.echo(sentence, err=not self.is_text)
+
+    def write(
+        self,
+        titles: Sequence[str],
+        rows: Iterable[Sequence[str]],
+        *,
+        right: Collection[str] = (),
+        heading: str | None = None,
+        is_main: bool = True,
+        **layout: Any,
+    ) -> None:
+        """Prints a table (see `write_columns` for `layout`). A table that is not the main one of its command is always
+        text.
+        """
+        if self.is_text or self.as_json or not is_main:
+            write_columns(titles, rows, right=right, heading=heading, err=not self.is_text, **layout)
+            return
+        if heading is not None:
+            self.say(heading)
+        form = "csv" if self.as_csv else "markdown" if self.as_markdown else "latex"
+        typer.echo(render_table(titles, ([one_line(cell) for cell in row] for row in rows), form, right))
 
 
 def with_fields(command: Callable[..., None]) -> Callable[..., None]:
@@ -50,14 +95,15 @@ def with_fields(command: Callable[..., None]) -> Callable[..., None]:
         if not is_dataclass(parameter.annotation):
             flat_parameters.append(parameter)
             continue
-        fields = signature(parameter.annotation, eval_str=True).parameters  # type: ignore[arg-type]
-        groups[parameter.name] = (parameter.annotation, list(fields))
-        flat_parameters += fields.values()
+        options = signature(parameter.annotation, eval_str=True).parameters  # type: ignore[arg-type]
+        groups[parameter.name] = (parameter.annotation, list(options))
+        flat_parameters += options.values()
 
     @wraps(command)
     def flat(**values: Any) -> None:
         grouped = {
-            name: group(**{field: values.pop(field) for field in fields}) for name, (group, fields) in groups.items()
+            name: group(**{option: values.pop(option) for option in options})
+            for name, (group, options) in groups.items()
         }
         command(**grouped, **values)
 

@@ -8,21 +8,24 @@ from typing import Annotated
 
 import typer
 
+from favorit.cli.shared import TableForm, with_fields
 
+
+@with_fields
 def show(
     preset: Annotated[str, typer.Argument(help="A preset ('favorit list presets').", metavar="PRESET")],
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", help="A field to change, as model.key=value. Repeatable.", metavar="FIELD=VALUE"),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    *,
+    form: TableForm,
 ) -> None:
     """Show a model as a table of its modules: output shape, parameters, trainable parameters, FLOPs for one image.
 
     Examples: [bold]favorit show vit-64[/bold],
     [bold]favorit show vit-64 --set model.layout=performer_first --set "model.performer=relu(m=64)"[/bold]
     """
-    from favorit.cli.console import open_console, open_table
     from favorit.fields import parse_settings
     from favorit.model import create_model
     from favorit.model.outline import check_memory
@@ -36,7 +39,7 @@ def show(
     model = create_model(config, seed=0)
     rows = summarize(model)
     total = {name: sum(getattr(row, name) for row in rows) for name in ("parameters", "trainable", "flops")}
-    if as_json:
+    if form.as_json:
         typer.echo(
             json.dumps(
                 {
@@ -49,15 +52,20 @@ def show(
         )
         return
     size = " x ".join(map(str, (model.config.channels, *model.config.image_size)))
-    right = dict.fromkeys(("output", "parameters", "trainable", "MFLOPs"), "right")
-    table = open_table(f"{preset}, {size}", layer="left", kind="left", **right)
-    for part in (part for row in rows for part in row.parts or (row,)):
-        shape = " x ".join(map(str, part.shape))
-        table.add_row(
-            part.layer, part.kind, shape, f"{part.parameters:,}", f"{part.trainable:,}", f"{part.flops / 1e6:,.2f}"
-        )
-    table.add_section()
-    table.add_row(
-        "total", "", "", f"{total['parameters']:,}", f"{total['trainable']:,}", f"{total['flops'] / 1e6:,.2f}"
+    table = [
+        [
+            part.layer,
+            part.kind,
+            " x ".join(map(str, part.shape)),
+            f"{part.parameters:,}",
+            f"{part.trainable:,}",
+            f"{part.flops / 1e6:,.2f}",
+        ]
+        for row in rows
+        for part in row.parts or (row,)
+    ]
+    table.append(
+        ["total", "", "", f"{total['parameters']:,}", f"{total['trainable']:,}", f"{total['flops'] / 1e6:,.2f}"]
     )
-    open_console().print(table, markup=False)
+    titles = ["layer", "kind", "output", "parameters", "trainable", "MFLOPs"]
+    form.write(titles, table, right=titles[2:], heading=f"{preset}, {size}")

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from favorit.cli.shared import TableForm, with_fields
+
 if TYPE_CHECKING:
     from favorit import published
     from favorit.bench.imagenet import ModelTimes
@@ -33,6 +35,7 @@ OPTIONAL = ("us/token", "quartiles", "of limit", "MiB", "tokens")
 PUBLISHED_OPTIONAL = ("published ms", "published s", "ms per 64 images", "s/epoch")
 
 
+@with_fields
 def speed(
     mixers: Annotated[
         list[str] | None,
@@ -63,7 +66,8 @@ def speed(
         bool, typer.Option("--explain", help="Print the implementation that each call uses, and why.")
     ] = False,
     out: Annotated[Path | None, typer.Option(help="Also write the table as CSV.", metavar="FILE.csv")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="End with one line of JSON.")] = False,
+    *,
+    form: TableForm,
 ) -> None:
     """Time mixers, or whole models with --preset.
 
@@ -78,8 +82,7 @@ def speed(
     from favorit.bench.imagenet import PUBLISHED, compare_with_published
     from favorit.bench.model_speed import all_layouts, model_costs
     from favorit.bench.speed import Size, mixer_costs, scalings
-    from favorit.cli.columns import write_columns
-    from favorit.cli.console import check_outputs, open_console
+    from favorit.cli.console import check_outputs
     from favorit.cli.machine import reserve_machine
     from favorit.errors import FavoritError
     from favorit.export import write_csv
@@ -95,7 +98,7 @@ def speed(
         raise FavoritError("--set and --layouts apply to whole models: give one with --preset")
     check_outputs(out=out)
     keep_large_buffers()
-    console = open_console(stderr=as_json)
+    console = form.open_console()
     comparisons: dict[str, tuple[published.Table, list[ModelTimes]]] = {}
     if presets:
         changes = parse_settings(settings or [], ("model",))["model"]
@@ -116,7 +119,7 @@ def speed(
     machine = measure.fingerprint()
     hardware = f"{machine['threads']} threads, {machine['processor']}"
     heading = f"{hardware}; median of {repeats}, interleaved; ratio: time / time of the first row, above 1 is slower"
-    write_columns(TITLES, _rows(costs), right=TITLES[1:], optional=OPTIONAL, heading=heading, err=as_json)
+    form.write(TITLES, _rows(costs), right=TITLES[1:], optional=OPTIONAL, heading=heading)
     console.print("of limit: achieved share of this machine's matrix-product limit", markup=False, soft_wrap=True)
     for scaling in scalings(costs):
         line = (
@@ -129,13 +132,13 @@ def speed(
             f"\n{name}: ours ({hardware}, batch {batch}) and published in {table.source} ({table.hardware}); "
             "ratio to all_standard"
         )
-        write_columns(
+        form.write(
             PUBLISHED_TITLES,
             _published_rows(rows),
             right=PUBLISHED_TITLES[2:],
             optional=PUBLISHED_OPTIONAL,
             heading=heading,
-            err=as_json,
+            is_main=False,
         )
         flags = "; ".join(published.FLAGS[flag] for flag in table.flags)
         console.print(f"published: other hardware; {flags}", markup=False, soft_wrap=True)
@@ -145,7 +148,7 @@ def speed(
             console.print(line, markup=False, soft_wrap=True)
     if out is not None:
         write_csv(costs, out)
-    if as_json:
+    if form.as_json:
         report = {
             "environment": machine,
             "costs": [asdict(cost) for cost in costs],

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from favorit.cli.queue import queue
-from favorit.cli.shared import DataDir, Workers, with_fields
+from favorit.cli.shared import DataDir, TableForm, Workers, with_fields
 
 if TYPE_CHECKING:
     from favorit.study import Options, State
@@ -73,20 +73,30 @@ class Selection:
 
 
 @app.command("list")
-def list_() -> None:
+@with_fields
+def list_(*, form: TableForm) -> None:
     """List the built-in studies with their number of points and their question.
 
     Example: [bold]favorit study list[/bold]
     """
-    from favorit.cli.columns import write_columns
+    import json
+
     from favorit.study import load_study
     from favorit.study.load import built_in
 
     studies = [load_study(name) for name in built_in()]
-    write_columns(
+    if form.as_json:
+        typer.echo(
+            json.dumps(
+                [{"study": each.name, "points": len(each.points), "question": each.question} for each in studies]
+            )
+        )
+        return
+    form.write(
         ["study", "points", "question"],
         [(each.name, str(len(each.points)), each.question) for each in studies],
         right=["points"],
+        wrap="question",
     )
 
 
@@ -98,11 +108,16 @@ def plan(
     estimated: Annotated[
         bool, typer.Option("--estimate/--no-estimate", help="Estimate the time left from a few steps of each model.")
     ] = True,
+    *,
+    form: TableForm,
 ) -> None:
     """Check every point of a study. Show which points are done, and the time left on this machine.
 
     Examples: [bold]favorit study plan hybrids[/bold], [bold]favorit study plan mine.py --epochs 5 --no-estimate[/bold]
     """
+    import json
+
+    from favorit.cli.study_json import plan_json
     from favorit.cli.study_tables import plan_table
     from favorit.cli.timing import time_plan
     from favorit.study import load_study
@@ -112,7 +127,11 @@ def plan(
     digests = partial(stored_digests, selection.out, selection.pack)
     planned = make_plan(load_study(selection.name), selection.options(), data_dir=selection.data_dir, digests=digests)
     found = states(planned, selection.out, selection.pack)
-    plan_table(planned, found, time_plan(planned, found, workers) if estimated else {}, workers)
+    seconds = time_plan(planned, found, workers) if estimated else {}
+    if form.as_json:
+        typer.echo(json.dumps(plan_json(planned, found, seconds, workers)))
+    else:
+        plan_table(form, planned, found, seconds, workers)
 
 
 @app.command("run")
@@ -142,6 +161,8 @@ def run(
         bool,
         typer.Option("--tensorboard", help="Write the training curves of each run to OUT/tensorboard."),
     ] = False,
+    *,
+    form: TableForm,
 ) -> None:
     """Train the missing runs of a study. Rerun the same command to resume; finished runs are skipped.
 
@@ -150,8 +171,10 @@ def run(
     [bold]favorit study run hybrids --ray auto --cpus 4[/bold],
     [bold]favorit study run hybrids --pack results/runs[/bold]
     """
-    from favorit.cli.console import open_console
+    import json
+
     from favorit.cli.progress import study_progress
+    from favorit.cli.study_json import summary_json
     from favorit.cli.study_tables import summary
     from favorit.cli.tensorboard import Curves
     from favorit.study import load_study
@@ -159,7 +182,7 @@ def run(
 
     curves = Curves(selection.out / "tensorboard") if tensorboard else None
     study = load_study(selection.name)
-    console = open_console()
+    console = form.open_console()
     console.print(study.question, soft_wrap=True, markup=False)
     report, events = start(
         study,
@@ -184,9 +207,11 @@ def run(
             show(event)
             if curves is not None:
                 curves.on_task_event(event, selection.out)
-    summary(report)
+    summary(form, report)
+    if form.as_json:
+        typer.echo(json.dumps(summary_json(report)))
     for name, reason in report.unpacked.items():
-        typer.echo(f"not packed: {name}: {reason}")
+        form.say(f"not packed: {name}: {reason}")
     if report.errors:
         raise typer.Exit(1)
 
@@ -198,7 +223,8 @@ def status(
     published: Annotated[
         bool, typer.Option("--published", help="Show every published number of these points next to ours.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
+    *,
+    form: TableForm,
 ) -> None:
     """Show the status of every point of a study, and the published accuracy next to ours.
 
@@ -210,7 +236,8 @@ def status(
     import json
 
     from favorit.cli import published_table
-    from favorit.cli.study_tables import status_json, status_table
+    from favorit.cli.study_json import status_json
+    from favorit.cli.study_tables import status_table
     from favorit.study import load_study
     from favorit.study.pairs import pairs
     from favorit.study.references import unmatched
@@ -223,25 +250,25 @@ def status(
         known = records(states, selection.out, selection.pack)
         found = pairs(study.group_references(options), known, groups, is_reduced=options.is_reduced)
         missing = unmatched(study.published)
-        if as_json:
+        if form.as_json:
             typer.echo(json.dumps(published_table.as_json(found, missing)))
         else:
-            published_table.published_table(study, options, found, missing)
-    elif as_json:
+            published_table.published_table(form, study, options, found, missing)
+    elif form.as_json:
         typer.echo(json.dumps(status_json(study, options, states)))
     else:
-        status_table(study, options, states)
-        _hint_others(selection, states)
+        status_table(form, study, options, states)
+        _hint_others(form, selection, states)
 
 
-def _hint_others(selection: Selection, states: Sequence[State]) -> None:
+def _hint_others(form: TableForm, selection: Selection, states: Sequence[State]) -> None:
     """Prints a hint if the folder has runs, but none of this selection: the scale or the seeds are often wrong."""
     from favorit.training.find import stored_runs
 
     if any(state.status not in ("missing", "no data") for state in states):
         return
     if others := sum(1 for _ in stored_runs(selection.out)):
-        typer.echo(
+        form.say(
             f"{selection.out} has {others} other runs: give the --scale, --seeds and --protocol they were run with "
             f"('favorit runs {selection.out}' lists them)"
         )

@@ -10,17 +10,25 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from favorit.cli.columns import terminal_width, write_columns
+from favorit.cli.columns import terminal_width
 
 if TYPE_CHECKING:
+    from favorit.cli.shared import TableForm
     from favorit.published import Reference
     from favorit.study import Options, Study
     from favorit.study.plan import Plan
     from favorit.study.runner import Report, State
 
 References = Mapping[str, Sequence["Reference"]]
+# The results of the runs of each group; None for a run without result.
+Groups = dict[str, list[dict[str, Any] | None]]
 
 BEST = "best test (test-selected)"
+# The columns of means over runs.
+RESULT_TITLES = (
+    *("point", "runs", "missing", "test", "sd", "95 % interval", "published", "diff"),
+    *(BEST, "validation", "parameters", "s/epoch", "flags"),
+)
 # Columns to drop on a narrow terminal, the first one first.
 OPTIONAL = (
     "run",
@@ -36,101 +44,63 @@ OPTIONAL = (
     "status",
     "runs",
 )
-TEXT_COLUMNS = ("point", "run", "status", "flags", "error")
+TEXT_COLUMNS = ("section", "point", "run", "status", "flags", "error")
 VALUES_WIDTH = 52  # characters of a terminal line reserved for the columns after the name
 
 
-def plan_table(plan: Plan, states: Sequence[State], seconds: Mapping[str, float], workers: int) -> None:
+def plan_table(
+    form: TableForm, plan: Plan, states: Sequence[State], seconds: Mapping[str, float], workers: int
+) -> None:
     """Prints every point with its run, status and estimated time; then totals, missing data sets and notes."""
     rows = [(state.name, state.id, state.status, duration(seconds.get(state.name))) for state in states]
     heading = f"{plan.study.name}: {describe_options(plan.options)}"
-    write_columns(
-        ["point", "run", "status", "time left"], rows, right=["time left"], optional=OPTIONAL, heading=heading
-    )
-    typer.echo(f"\n{_status_counts(states)}")
+    form.write(["point", "run", "status", "time left"], rows, right=["time left"], optional=OPTIONAL, heading=heading)
+    form.say(f"\n{_status_counts(states)}")
     if seconds:
-        typer.echo(f"{time_left(sum(seconds.values()) / workers, workers)} here")
+        form.say(f"{time_left(sum(seconds.values()) / workers, workers)} here")
     for reason in dict.fromkeys(plan.absent.values()):
-        typer.echo(reason)
-    notes(plan.study, [state.name for state in states])
+        form.say(reason)
+    notes(form, plan.study, [state.name for state in states])
 
 
-def status_table(study: Study, options: Options, states: Sequence[State]) -> None:
-    """Prints every point with status, result and published accuracy; then means over seeds and folds; then totals."""
+def status_table(form: TableForm, study: Study, options: Options, states: Sequence[State]) -> None:
+    """Prints every point with status, result and published accuracy; then the main table, with means over seeds and
+    folds; then totals.
+    """
     references = group_references(study, options)
+    heading = f"{study.name}: {describe_options(options)}"
     rows = [_state_row(state, references.get(state.group, ())) for state in states]
-    _point_table(rows, f"{study.name}: {describe_options(options)}")
-    groups: dict[str, list[dict[str, Any]]] = {}
+    _point_table(form, rows, heading, is_main=False)
+    groups: Groups = {state.group: [] for state in states}
     for state in states:
-        if state.result is not None:
-            groups.setdefault(state.group, []).append(state.result)
-    if any(len(results) > 1 for results in groups.values()):
-        typer.echo()
-        _result_table(groups, references, "mean over seeds and folds")
-    typer.echo(f"\n{_status_counts(states)}")
-    explain_scale(study, options, [state.group for state in states])
-    explain_flags([result for results in groups.values() for result in results])
-    notes(study, [state.name for state in states])
+        groups[state.group].append(state.result)
+    results = [state.result for state in states if state.result is not None]
+    if results or not form.is_text:
+        form.say()
+        _result_table(form, groups, references, "mean over seeds and folds")
+    form.say(f"\n{_status_counts(states)}")
+    explain_scale(form, study, options, list(groups))
+    explain_flags(form, results)
+    notes(form, study, [state.name for state in states])
 
 
-def status_json(study: Study, options: Options, states: Sequence[State]) -> dict[str, Any]:
-    """`status_table` as JSON data: the options, every point, and means over seeds and folds."""
-    from favorit.study.statistics import aggregate
-
-    references = group_references(study, options)
-
-    def published(group: str) -> list[float | tuple[float, float]]:
-        return [each.value for each in references.get(group, ()) if each.quantity.is_headline]
-
-    points = []
-    groups: dict[str, list[dict[str, Any]]] = {}
-    for state in states:
-        result = state.result or {}
-        known = {name: value for name, value in vars(state).items() if name != "result"}
-        known |= {
-            "flags": result.get("flags", []),
-            "best_test": result.get("best_test"),
-            "published": published(state.group),
-        }
-        points.append(known)
-        if state.result is not None:
-            groups.setdefault(state.group, []).append(state.result)
-    return {
-        "study": study.name,
-        "scale": options.shown_scale,
-        "seeds": list(options.seeds),
-        "protocol": options.protocol,
-        "points": points,
-        "groups": [
-            {
-                "group": name,
-                **vars(aggregate([each["test"]["accuracy"] for each in results])),
-                "published": published(name),
-            }
-            for name, results in groups.items()
-        ],
-        "notes": list(dict.fromkeys(sentence for state in states for sentence in study.flagged(state.name))),
-    }
-
-
-def summary(report: Report) -> None:
+def summary(form: TableForm, report: Report) -> None:
     """Prints mean results over seeds and folds next to the published numbers; then counts and failed runs."""
     plan = report.plan
-    groups: dict[str, list[dict[str, Any]]] = {}
+    groups: Groups = {task.group: [] for task in plan.tasks}
     for task in plan.tasks:
-        if task.name in report.results:
-            groups.setdefault(task.group, []).append(report.results[task.name])
-    references = group_references(plan.study, plan.options)
-    if groups:
-        typer.echo()
-        _result_table(groups, references, f"{plan.study.name}: {describe_options(plan.options)}")
+        groups[task.group].append(report.results.get(task.name))
+    if report.results or not form.is_text:
+        form.say()
+        references = group_references(plan.study, plan.options)
+        _result_table(form, groups, references, f"{plan.study.name}: {describe_options(plan.options)}")
     counts = f"{len(report.results)} complete, {len(report.errors)} failed, {len(report.missing)} left"
-    typer.echo(f"\n{plan.study.name} in {report.out}: {counts}{'; rerun to resume' if report.missing else ''}")
+    form.say(f"\n{plan.study.name} in {report.out}: {counts}{'; rerun to resume' if report.missing else ''}")
     for name, error in report.errors.items():
-        typer.echo(f"failed: {name}: {error}")
-    explain_scale(plan.study, plan.options, groups)
-    explain_flags(list(report.results.values()))
-    notes(plan.study, list(report.results))
+        form.say(f"failed: {name}: {error}")
+    explain_scale(form, plan.study, plan.options, [task.group for task in plan.tasks if task.name in report.results])
+    explain_flags(form, list(report.results.values()))
+    notes(form, plan.study, list(report.results))
 
 
 def describe_options(options: Options) -> str:
@@ -139,15 +109,15 @@ def describe_options(options: Options) -> str:
     return "; ".join([f"scale {options.shown_scale}", *seeds, f"protocol {options.protocol}"])
 
 
-def explain_scale(study: Study, options: Options, groups: Iterable[str]) -> None:
+def explain_scale(form: TableForm, study: Study, options: Options, groups: Iterable[str]) -> None:
     """If the scale is not the published one, prints why numbers differ from ours: images, epochs or another model."""
     if not options.is_reduced or not study.published:
         return
-    typer.echo(f"scale {options.shown_scale}: published numbers come from another number of images or epochs")
+    form.say(f"scale {options.shown_scale}: published numbers come from another number of images or epochs")
     shown = set(groups)
     for group, differs in study.other_models(options).items():
         if group in shown:
-            typer.echo(f"no published number for {group}: another model at this scale ({differs})")
+            form.say(f"no published number for {group}: another model at this scale ({differs})")
 
 
 def group_references(study: Study, options: Options) -> References:
@@ -161,13 +131,13 @@ def group_references(study: Study, options: Options) -> References:
         return {}
 
 
-def explain_flags(results: Sequence[dict[str, Any]]) -> None:
+def explain_flags(form: TableForm, results: Sequence[dict[str, Any]]) -> None:
     """Prints one line for each flag: its meaning, and how many runs have it."""
     from favorit.published import FLAGS
 
     for flag, count in Counter(flag for result in results for flag in _flags([result])).items():
         runs = f"all {count} runs" if count == len(results) else f"{count} of {len(results)} runs"
-        typer.echo(f"{flag}: {FLAGS.get(flag, 'a flag of the run')} ({runs})")
+        form.say(f"{flag}: {FLAGS.get(flag, 'a flag of the run')} ({runs})")
 
 
 def _state_row(state: State, references: Sequence[Reference]) -> dict[str, str]:
@@ -185,15 +155,25 @@ def _state_row(state: State, references: Sequence[Reference]) -> dict[str, str]:
     }
 
 
-def _result_table(groups: Mapping[str, Sequence[dict[str, Any]]], references: References, heading: str) -> None:
-    _point_table([_result_row(name, results, references.get(name, ())) for name, results in groups.items()], heading)
-    if _shared([result for results in groups.values() for result in results]):
-        typer.echo("s/epoch is hidden for runs that shared the machine with other workers or ran at low priority")
+def _result_table(form: TableForm, groups: Groups, references: References, heading: str) -> None:
+    """Prints the main table: means over the runs of each group, and the number of runs without result. Text leaves out
+    groups without any result.
+    """
+    shown = {name: runs for name, runs in groups.items() if not form.is_text or any(run is not None for run in runs)}
+    rows = [_result_row(name, runs, references.get(name, ())) for name, runs in shown.items()]
+    _point_table(form, rows, heading)
+    if _shared([result for results in groups.values() for result in results if result is not None]):
+        form.say("s/epoch is hidden for runs that shared the machine with other workers or ran at low priority")
 
 
-def _result_row(name: str, results: Sequence[dict[str, Any]], references: Sequence[Reference]) -> dict[str, str]:
+def _result_row(name: str, runs: Sequence[dict[str, Any] | None], references: Sequence[Reference]) -> dict[str, str]:
     from favorit.study.statistics import aggregate
 
+    results = [result for result in runs if result is not None]
+    missing = str(len(runs) - len(results)) if len(results) < len(runs) else ""
+    row = {"point": name, "runs": str(len(results)), "missing": missing}
+    if not results:
+        return {**dict.fromkeys(RESULT_TITLES, ""), **row, **_published(references, None)}
     tested = aggregate([result["test"]["accuracy"] for result in results])
     validated = [
         result["validation"]["accuracy"]
@@ -203,8 +183,7 @@ def _result_row(name: str, results: Sequence[dict[str, Any]], references: Sequen
     # Times of runs that shared the machine are not comparable.
     alone = [result["train_seconds_per_epoch"] for result in results if not _shared([result])]
     return {
-        "point": name,
-        "runs": str(tested.n),
+        **row,
         "test": f"{tested.mean:.2%}",
         "sd": "" if tested.deviation is None else f"{tested.deviation:.2%}",
         "95 % interval": ""
@@ -243,7 +222,7 @@ def _shared(results: Iterable[dict[str, Any]]) -> bool:
     return not all(had_machine_alone(result.get("environment")) for result in results)
 
 
-def _point_table(rows: Sequence[Mapping[str, str]], heading: str) -> None:
+def _point_table(form: TableForm, rows: Sequence[Mapping[str, str]], heading: str, is_main: bool = True) -> None:
     """Prints one row for each point. Leaves out empty columns, and the flags if all runs have the same ones: the lines
     below the table explain them.
     """
@@ -251,7 +230,7 @@ def _point_table(rows: Sequence[Mapping[str, str]], heading: str) -> None:
     if len({row["flags"] for row in rows if row["test"]}) == 1 and "flags" in titles:
         titles.remove("flags")
     names = [row["point"] for row in rows]
-    width = terminal_width(sys.stdout)
+    width = terminal_width(sys.stdout) if form.is_text else None
     sections = (
         None
         if width is None or max(map(len, names)) <= width - VALUES_WIDTH
@@ -260,8 +239,10 @@ def _point_table(rows: Sequence[Mapping[str, str]], heading: str) -> None:
     if sections is not None:
         names = [name.removeprefix(f"{section} ") for name, section in zip(names, sections, strict=True)]
     cells = [[name, *(row[title] for title in titles[1:])] for name, row in zip(names, rows, strict=True)]
+    if sections is not None:
+        titles, cells = ["section", *titles], [[section, *row] for section, row in zip(sections, cells, strict=True)]
     right = [title for title in titles if title not in TEXT_COLUMNS]
-    write_columns(titles, cells, right=right, optional=OPTIONAL, heading=heading, sections=sections)
+    form.write(titles, cells, right=right, optional=OPTIONAL, heading=heading, section="section", is_main=is_main)
 
 
 def _section_titles(names: Sequence[str], longest: int) -> list[str]:
@@ -281,11 +262,11 @@ def _status_counts(states: Iterable[State]) -> str:
     return f"{counts.total()} points: " + ", ".join(f"{count} {status}" for status, count in counts.items())
 
 
-def notes(study: Study, names: Sequence[str]) -> None:
+def notes(form: TableForm, study: Study, names: Sequence[str]) -> None:
     """Prints each remark of the study that applies to these points."""
     counts = Counter(sentence for name in names for sentence in study.flagged(name))
     for sentence, count in counts.items():
-        typer.echo(f"note: {sentence}{'' if count == len(names) else f' ({count} of {len(names)} points)'}")
+        form.say(f"note: {sentence}{'' if count == len(names) else f' ({count} of {len(names)} points)'}")
 
 
 def time_left(seconds: float, workers: int) -> str:

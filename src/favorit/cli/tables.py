@@ -6,14 +6,12 @@ from collections.abc import Sequence
 from statistics import mean, stdev
 from typing import Any
 
-from rich.table import Table
-
-from favorit.cli.console import open_table
-
 # Columns that are shown only if a run has a value.
 IF_PRESENT = ("best test (test-selected)", "flags")
 # Columns to drop on a narrow terminal, the first one first.
 OPTIONAL = ("calibration", "top 5", "test images/s", "parameters", "loss", "s/epoch")
+# The numbers of a class.
+CLASS_NUMBERS = ("images", "precision", "recall", "F1")
 
 
 def result_rows(results: dict[str, dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
@@ -60,13 +58,13 @@ def _cells(result: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def class_table(test: dict[str, Any], classes: Sequence[str]) -> Table:
-    """Precision, recall, F1 and the most frequent wrong prediction for each class."""
-    numbers = ("images", "precision", "recall", "F1")
-    table = open_table(**{"class": "left", **dict.fromkeys(numbers, "right"), "most_often_confused_with": "left"})
+def class_rows(test: dict[str, Any], classes: Sequence[str]) -> tuple[list[str], list[list[str]]]:
+    """Column titles and one row for each class: precision, recall, F1 and the most frequent wrong prediction."""
+    rows = []
     for index, name in enumerate(classes):
         row = test["confusion"][index]
         errors = [(count, other) for other, count in enumerate(row) if other != index and count]
         worst = f"{classes[max(errors)[1]]} ({max(errors)[0]})" if errors else ""
-        table.add_row(name, str(sum(row)), *(f"{test[key][index]:.2%}" for key in ("precision", "recall", "f1")), worst)
-    return table
+        rates = [f"{test[key][index]:.2%}" for key in ("precision", "recall", "f1")]
+        rows.append([name, str(sum(row)), *rates, worst])
+    return ["class", *CLASS_NUMBERS, "most often confused with"], rows

@@ -9,7 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
+from favorit.cli.shared import TableForm, with_fields
 
+
+@with_fields
 def train(
     data: Annotated[str | None, typer.Option(help="A data set ('favorit data list'), or folder:PATH.")] = None,
     preset: Annotated[str | None, typer.Option(help="A model ('favorit list presets').")] = None,
@@ -47,19 +50,17 @@ def train(
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Write curves for TensorBoard into OUT/tensorboard.")
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="At the end, print one line of JSON for each run, and one for all folds.")
-    ] = False,
+    *,
+    form: TableForm,
 ) -> None:
-    """Train a model. Rerun the same command to resume; finished runs are skipped.
+    """Train a model. Rerun the same command to resume; finished runs are skipped. --json prints a line for each run,
+    and one for all folds.
 
     Examples: [bold]favorit train --epochs 5[/bold],
     [bold]favorit train --data cifar10 --preset vit-64 --set model.layout=performer_first --set
     "model.performer=relu(m=128)"[/bold]
     """
-    from favorit.cli.columns import write_columns
     from favorit.cli.configuration import build_config
-    from favorit.cli.console import open_console
     from favorit.cli.progress import training_progress
     from favorit.cli.tables import OPTIONAL, result_rows, summary
     from favorit.errors import FavoritError
@@ -69,7 +70,7 @@ def train(
     keep_large_buffers()
     # With several devices, each process runs this command, but only rank 0 prints.
     is_rank_zero = os.environ.get("LOCAL_RANK", "0") == "0"
-    console = open_console(stderr=as_json)
+    console = form.open_console()
     console.quiet = not is_rank_zero
     values = build_config(config, preset, settings or [], data=data, epochs=epochs, seed=seed)
     if folds and (values.data.folds, values.data.fold) != (None, None):
@@ -94,10 +95,10 @@ def train(
     results: dict[str, dict[str, Any]] = {run.id: run.result for run in finished}
     if is_rank_zero:
         titles, rows = result_rows(results)
-        write_columns(titles, rows, right=titles[1:], optional=OPTIONAL, err=as_json)
+        form.write(titles, rows, right=titles[1:], optional=OPTIONAL)
     for run in finished:
         console.print(f"run {run.id} in {run.path}", soft_wrap=True, markup=False)
-        if as_json and is_rank_zero:
+        if form.as_json and is_rank_zero:
             typer.echo(json.dumps({"id": run.id, "path": str(run.path), **run.result}))
-    if as_json and is_rank_zero and folds:
+    if form.as_json and is_rank_zero and folds:
         typer.echo(json.dumps({"folds": folds, **summary(results)}))

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from rich.console import Console
+from favorit.cli.shared import TableForm, with_fields
 
+if TYPE_CHECKING:
     from favorit.tuning.result import TrialRecord, TuneResult
 
 MAX_ROWS = 10
@@ -21,6 +22,7 @@ SPACES = (
 )
 
 
+@with_fields
 def tune(
     space: Annotated[
         str, typer.Argument(help=f"A built-in search space ({SPACES}), or a YAML file of fields.", metavar="SPACE")
@@ -67,7 +69,8 @@ def tune(
         Path | None, typer.Option(help="The folder of data sets; default: FAVORIT_DATA, or else the user's cache.")
     ] = None,
     accelerator: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON at the end.")] = False,
+    *,
+    form: TableForm,
 ) -> None:
     """Search a space for the best configuration. Rerun to resume; several processes may run the same command at once.
 
@@ -77,7 +80,6 @@ def tune(
     postgresql://me@host/tuning[/bold]
     """
     from favorit.cli.configuration import build_config
-    from favorit.cli.console import open_console
     from favorit.cli.progress import tuning_progress
     from favorit.errors import FavoritError
     from favorit.fields import fields_set, replace_fields
@@ -88,7 +90,7 @@ def tune(
     from favorit.tuning.result import write_best, write_front
 
     keep_large_buffers()
-    console = open_console(stderr=as_json)
+    console = form.open_console()
     searched = read_space(space)
     base = build_config(config, preset, settings or [], data=data, epochs=epochs, seed=seed)
     if config is None:
@@ -116,8 +118,8 @@ def tune(
     if len(result.objectives) > 1:
         files.append(out / f"{result.name}-front.csv")
         write_front(result, files[2])
-    _show(console, result, files)
-    if as_json:
+    _show(form, result, files)
+    if form.as_json:
         best = (
             None
             if result.best is None
@@ -137,47 +139,38 @@ def tune(
         raise FavoritError(f"no trial of the study {result.name!r} is complete: see the errors above")
 
 
-def _show(console: Console, result: TuneResult, files: list[Path]) -> None:
+def _show(form: TableForm, result: TuneResult, files: list[Path]) -> None:
     ranked, states = result.ranked(), [trial.state for trial in result.trials]
-    console.print(_table(result, ranked[:MAX_ROWS], f"{result.name}: best trials by validation accuracy"), markup=False)
+    best = ranked[:MAX_ROWS] if form.is_text else ranked
+    _write(form, result, best, f"{result.name}: best trials by validation accuracy")
     if len(result.objectives) > 1:
-        console.print(
-            _table(result, list(result.front), "Pareto front: trials that no other trial dominates"), markup=False
-        )
-    if failed := [trial for trial in result.trials if trial.state == "failed"]:
-        for trial in failed[:MAX_ROWS]:
-            console.print(f"trial {trial.number} failed: {trial.error}", markup=False, soft_wrap=True)
+        form.say()
+        _write(form, result, result.front, "Pareto front: trials that no other trial dominates", is_main=False)
+    form.say()
+    for trial in [trial for trial in result.trials if trial.state == "failed"][:MAX_ROWS]:
+        form.say(f"trial {trial.number} failed: {trial.error}")
     counts = ", ".join(
         f"{states.count(state)} {state}" for state in ("complete", "pruned", "failed", "running") if state in states
     )
-    console.print(f"{len(states)} of {result.wanted} trials: {counts}", soft_wrap=True)
+    form.say(f"{len(states)} of {result.wanted} trials: {counts}")
     for name, shares in result.importances.items():
-        console.print(
-            f"importance for {name}: " + ", ".join(f"{key} {share:.0%}" for key, share in shares.items()),
-            markup=False,
-            soft_wrap=True,
-        )
+        form.say(f"importance for {name}: " + ", ".join(f"{key} {share:.0%}" for key, share in shares.items()))
     if not result.importances:
-        console.print("too few complete trials for importances", soft_wrap=True)
+        form.say("too few complete trials for importances")
     if result.best is not None:
-        console.print(
-            f"best configuration: {files[0]}; train it with: favorit train --config {files[0]}",
-            markup=False,
-            soft_wrap=True,
-        )
-    console.print(f"also written: {', '.join(str(file) for file in files[1:])}", markup=False, soft_wrap=True)
+        form.say(f"best configuration: {files[0]}; train it with: favorit train --config {files[0]}")
+    form.say(f"also written: {', '.join(str(file) for file in files[1:])}")
 
 
-def _table(result: TuneResult, trials: list[TrialRecord], title: str) -> Any:
-    from favorit.cli.console import open_table
+def _write(
+    form: TableForm, result: TuneResult, trials: Sequence[TrialRecord], heading: str, is_main: bool = True
+) -> None:
     from favorit.cli.progress import format_value
     from favorit.tuning.objective import OBJECTIVES
 
     fields = list(dict.fromkeys(key for trial in trials for key in trial.fields))
     latency = ["latency of a batch"] if "latency" in result.objectives else []
-    table = open_table(title, trial="right", **dict.fromkeys([*result.objectives, *latency], "right"), run="left")
-    for field in fields:
-        table.add_column(field, justify="right", overflow="fold")
+    rows = []
     for trial in trials:
         values = [
             OBJECTIVES[name].format(value) for name, value in zip(result.objectives, trial.values or (), strict=True)
@@ -187,11 +180,8 @@ def _table(result: TuneResult, trials: list[TrialRecord], title: str) -> Any:
             if latency
             else []
         )
-        table.add_row(
-            str(trial.number),
-            *values,
-            *batch,
-            trial.run or "",
-            *(format_value(trial.fields.get(key, "")) for key in fields),
-        )
-    return table
+        changed = [format_value(trial.fields.get(key, "")) for key in fields]
+        rows.append([str(trial.number), *values, *batch, trial.run or "", *changed])
+    titles = ["trial", *result.objectives, *latency, "run", *fields]
+    right = [title for title in titles if title != "run"]
+    form.write(titles, rows, right=right, heading=heading, optional=["run"], is_main=is_main)
