@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from favorit import __version__
-from favorit.charts.palette import colors
 from favorit.report.collect import Collection, ReportRun, StudyRuns, collect
 from favorit.report.contents import Document, Figure, Gap, RunDetails, Section, Table
 from favorit.report.parts import GENERAL, PARTS
@@ -16,20 +15,19 @@ from favorit.report.parts import GENERAL, PARTS
 def build_report(folder: str | Path = "runs", studies: Iterable[str | Path] = (), scale: str | None = None) -> Document:
     """The report of the runs in a folder: of these studies, or of everything that is there."""
     found = collect(folder, studies, scale)
-    palette = colors(variant.name for runs in found.studies for variant in runs.variants)
     return Document(
         title=" and ".join(dict.fromkeys(runs.name for runs in found.studies)) or "no runs",
-        sections=[_section(runs, palette) for runs in found.studies],
+        sections=[_section(runs) for runs in found.studies],
         runs=_details(found),
         facts={"favorit": __version__, "runs": str(sum(1 for _ in found.runs)), "folder": str(folder)},
     )
 
 
-def _section(runs: StudyRuns, palette: dict[str, str]) -> Section:
+def _section(runs: StudyRuns) -> Section:
     parts = [GENERAL, *([PARTS[runs.name]] if runs.name in PARTS else [])]
     answers = [question.answer(runs) for each in parts for question in each.questions]
     tables = [definition.build(runs) for each in parts for definition in each.tables]
-    figures = [definition.build(runs, palette) for each in parts for definition in each.figures]
+    figures = [definition.build(runs) for each in parts for definition in each.figures]
     gaps = [part for part in (*tables, *figures) if isinstance(part, Gap)]
     gaps += [Gap(variant.name, "no complete run", runs.command(variant.name)) for variant in runs.missing]
     return Section(

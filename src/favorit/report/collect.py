@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from favorit.config import RunConfig
 from favorit.errors import FavoritError
 from favorit.fields import DEFAULTS, flatten
+from favorit.report.style import Style, styles
 from favorit.study import Options, Study, load_study
 from favorit.study.load import built_in
 from favorit.study.matching import match
@@ -74,6 +75,7 @@ class Variant:
 
     name: str
     changes: Mapping[str, Any]
+    config: RunConfig
     runs: tuple[ReportRun, ...]
 
     @cached_property
@@ -101,6 +103,11 @@ class StudyRuns:
     def complete(self) -> tuple[Variant, ...]:
         """The variants with complete runs."""
         return tuple(variant for variant in self.variants if variant.complete)
+
+    @cached_property
+    def styles(self) -> dict[str, Style]:
+        """The label, color and shape of each variant, the same in every figure."""
+        return styles({variant.name: variant.config for variant in self.variants})
 
     @cached_property
     def missing(self) -> tuple[Variant, ...]:
@@ -222,7 +229,7 @@ def collect(folder: str | Path, studies: Iterable[str | Path] = (), scale: str |
         _study_runs(known[name], scale, protocol, found[name, scale, protocol]) for name, scale, protocol in keys
     ]
     if others:
-        variants = tuple(Variant(name, {}, tuple(runs)) for name, runs in others.items())
+        variants = tuple(Variant(name, {}, runs[0].config, tuple(runs)) for name, runs in others.items())
         sections.append(StudyRuns(None, Options(), variants, OTHER))
     return Collection(Path(folder), tuple(sections), tuple(damaged))
 
@@ -230,7 +237,10 @@ def collect(folder: str | Path, studies: Iterable[str | Path] = (), scale: str |
 def _study_runs(study: Study, scale: str, protocol: str, runs: Mapping[str, Sequence[ReportRun]]) -> StudyRuns:
     options = Options(scale=scale, protocol=protocol)
     points = {point.group: point for point in study.named(options)}
-    variants = tuple(Variant(group, point.changes, tuple(runs.get(group, ()))) for group, point in points.items())
+    variants = tuple(
+        Variant(group, point.changes, study.config(point, options), tuple(runs.get(group, ())))
+        for group, point in points.items()
+    )
     return StudyRuns(study, options, variants, study.name)
 
 

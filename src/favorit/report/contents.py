@@ -35,8 +35,8 @@ class Column:
 class Table:
     """Rows of values by column key. A missing value or None is an empty cell.
 
-    `marks` maps (row number, column key) to words such as `best` and `Pareto-optimal`. `runs` has the identifiers of the
-    runs behind each row, if any. `notes` are the sentences below the table.
+    `marks` maps (row number, column key) to words such as `best` and `Pareto-optimal`. `runs` has the identifiers of
+    the runs behind each row, if any. `notes` are the sentences below the table.
     """
 
     name: str

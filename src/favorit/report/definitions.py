@@ -1,7 +1,7 @@
 """Definitions of the parts of a report: each computes its data from the runs of a study, or says what is missing.
 
-A figure is two functions: `data` computes a tidy table from the runs, `draw` turns the table into a chart. Tests look at
-the data. `PARTS` of `report/parts/` maps each study to its figures, tables and questions; the parts of `general` apply
+A figure is two functions: `data` computes a tidy table from the runs, `draw` turns the table into a chart. Tests look
+at the data. `PARTS` of `report/parts/` maps each study to its figures, tables and questions; the parts of `general` apply
 to every study.
 """
 
@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     import pandas
 
     from favorit.report.collect import StudyRuns
+    from favorit.report.style import Style
 
-# {name of a variant, kernel, layout, ...: color}: the same for all figures of a report.
-Colors = Mapping[str, str]
+# {variant: its label, color and shape}.
+Styles = Mapping[str, "Style"]
 
 
 @dataclass(frozen=True)
@@ -31,15 +32,15 @@ class FigureDefinition:
     title: str
     caption: str
     data: Callable[[StudyRuns], pandas.DataFrame]
-    draw: Callable[[pandas.DataFrame, Colors], altair.TopLevelMixin]
+    draw: Callable[[pandas.DataFrame, Styles], altair.TopLevelMixin]
     needs: str
 
-    def build(self, runs: StudyRuns, colors: Colors) -> Figure | Gap:
+    def build(self, runs: StudyRuns) -> Figure | Gap:
         """The figure, or the gap that it leaves."""
         data = self.data(runs)
         if not len(data):
             return Gap(self.title, self.needs, runs.command())
-        return Figure(self.name, self.title, self.caption, data, self.draw(data, colors))
+        return Figure(self.name, self.title, self.caption, data, self.draw(data, runs.styles))
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,8 @@ def page(document: Document) -> str:
     """The whole page. All text from runs is escaped; figures are JSON that only the chart library reads."""
     import vl_convert
 
+    # Vega, Vega-Lite and vega-embed, which the page calls as `vegaEmbed`.
+    bundle = vl_convert.javascript_bundle()  # type: ignore[call-arg]
     static = files("favorit.report") / "static"
     sections = "".join(_section(section) for section in document.sections)
     links = "".join(f'<a href="#{escape(each.name)}">{escape(each.title)}</a>' for each in document.sections)
@@ -42,7 +44,7 @@ def page(document: Document) -> str:
 {_runs_section(document)}
 <dialog id="details"><div class="content"></div><form method="dialog"><button>close</button></form></dialog>
 <script type="application/json" id="runs">{embedded_json([asdict(run) for run in document.runs])}</script>
-<script>{vl_convert.javascript_bundle()}</script>
+<script>{bundle}</script>
 <script>{(static / "page.js").read_text()}</script>
 </body>
 </html>
@@ -93,7 +95,8 @@ def _table(section: Section, table: Table) -> str:
     rows = "".join(_row(table, number, texts, section.flags) for number, texts in enumerate(table.texts()))
     notes = "".join(f'<p class="notes">{escape(note)}</p>' for note in table.notes)
     return f"""<h3>{escape(table.title)}</h3>
-<div class="tools"><input type="search" data-table="{escape(name)}" placeholder="filter rows" aria-label="filter rows"></div>
+<div class="tools"><input type="search" data-table="{escape(name)}" placeholder="filter rows"
+ aria-label="filter rows"></div>
 <div class="table"><table id="{escape(name)}"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>{notes}
 """
 
@@ -150,7 +153,8 @@ def _flags(flags: Mapping[str, str]) -> str:
 
 def _gaps(gaps: Iterable[Gap]) -> str:
     lines = [
-        f"<li>{escape(gap.what)}: {escape(gap.why)}{f'. <code>{escape(gap.command)}</code>' if gap.command else ''}</li>"
+        f"<li>{escape(gap.what)}: {escape(gap.why)}"
+        + (f"<br><code>{escape(gap.command)}</code></li>" if gap.command else "</li>")
         for gap in gaps
     ]
     return f"<details><summary>{len(lines)} missing parts</summary><ul>{''.join(lines)}</ul></details>" if lines else ""
@@ -162,6 +166,7 @@ def _runs_section(document: Document) -> str:
 <span class="muted">{len(document.runs):,} runs; click a row for its configuration and command</span></div>
 <div class="table"><table id="all-runs"><thead><tr><th class="text" aria-sort="none" tabindex="0">run</th>
 <th class="text" aria-sort="none" tabindex="0">status</th><th class="text" aria-sort="none" tabindex="0">variant</th>
-<th class="number" aria-sort="none" tabindex="0">test accuracy</th><th class="text" aria-sort="none">error</th></tr></thead>
+<th class="number" aria-sort="none" tabindex="0">test accuracy</th>
+<th class="text" aria-sort="none" tabindex="0">error</th></tr></thead>
 <tbody></tbody></table></div><p><button id="runs-more" type="button" hidden>show more</button></p></section>
 """

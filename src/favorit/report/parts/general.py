@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from favorit.report.collect import StudyRuns, Variant
 from favorit.report.contents import Column, Table
-from favorit.report.definitions import Colors, FigureDefinition, Parts, TableDefinition
+from favorit.report.definitions import FigureDefinition, Parts, Styles, TableDefinition
+from favorit.report.encodings import color_of_variant, dash_of_variant, label_expression, shape_of_variant
 from favorit.study.statistics import aggregate
 
 if TYPE_CHECKING:
@@ -35,19 +36,20 @@ def accuracy_by_variant(runs: StudyRuns) -> pandas.DataFrame:
     return pandas.DataFrame(rows)
 
 
-def draw_accuracy(data: pandas.DataFrame, colors: Colors) -> altair.TopLevelMixin:
+def draw_accuracy(data: pandas.DataFrame, styles: Styles) -> altair.TopLevelMixin:
     """A point and its interval for each variant, the most accurate first."""
     import altair as alt
 
     order = list(data.sort_values("accuracy", ascending=False)["variant"])
-    scale = alt.Scale(domain=order, range=[colors[name] for name in order])
     base = alt.Chart(data).encode(
-        y=alt.Y("variant:N", sort=order, title=None),
-        color=alt.Color("variant:N", scale=scale, legend=None),
+        y=alt.Y("variant:N", sort=order, title=None, axis=alt.Axis(labelExpr=label_expression(styles))),
+        color=color_of_variant(order, styles, legend=None),
         tooltip=["variant", alt.Tooltip("accuracy", format=".2%"), "n", "runs", "command"],
     )
     x = alt.X("accuracy:Q", title="test accuracy", axis=alt.Axis(format=".0%"), scale=alt.Scale(zero=False))
-    return base.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q"), x2="high:Q") + base.mark_point().encode(x=x)
+    return base.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q"), x2="high:Q") + base.mark_point().encode(
+        x=x, shape=shape_of_variant(order, styles, legend=None)
+    )
 
 
 def learning_curves(runs: StudyRuns) -> pandas.DataFrame:
@@ -64,18 +66,18 @@ def learning_curves(runs: StudyRuns) -> pandas.DataFrame:
     return pandas.concat(parts, ignore_index=True) if parts else pandas.DataFrame()
 
 
-def draw_curves(data: pandas.DataFrame, colors: Colors) -> altair.TopLevelMixin:
+def draw_curves(data: pandas.DataFrame, styles: Styles) -> altair.TopLevelMixin:
     """One line for each variant with a band from the lowest to the highest run."""
     import altair as alt
 
     names = list(dict.fromkeys(data["variant"]))
-    color = alt.Color(
-        "variant:N", scale=alt.Scale(domain=names, range=[colors[name] for name in names]), title=None, sort=names
-    )
+    color = color_of_variant(names, styles)
     base = alt.Chart(data).encode(x=alt.X("epoch:Q", title="epoch"), color=color)
     y = alt.Y("accuracy:Q", title="accuracy", axis=alt.Axis(format=".0%"), scale=alt.Scale(zero=False))
     layers = base.mark_area(opacity=0.15).encode(y=alt.Y("low:Q"), y2="high:Q") + base.mark_line().encode(
-        y=y, tooltip=["variant", "epoch", alt.Tooltip("accuracy", format=".2%")]
+        strokeDash=dash_of_variant(names, styles),
+        y=y,
+        tooltip=["variant", "epoch", alt.Tooltip("accuracy", format=".2%")],
     )
     return layers.facet(column=alt.Column("curve:N", title=None))
 
