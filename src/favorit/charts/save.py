@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,11 +62,14 @@ def save_chart(chart: altair.TopLevelMixin | Mapping[str, Any], *paths: Path) ->
         ".pdf": lambda: vl_convert.svg_to_pdf(svg),
     }
     for path in paths:
-        content = writers[checked_format(path)]()
         try:
-            write_atomically(path, lambda temporary, content=content: temporary.write_bytes(content))
+            write_atomically(path, partial(_write_bytes, writers[checked_format(path)]()))
         except OSError as error:
             raise FavoritError(f"cannot write {path}: {error.strerror}") from None
+
+
+def _write_bytes(content: bytes, path: Path) -> None:
+    path.write_bytes(content)
 
 
 def checked_format(path: Path, known: Iterable[str] = FORMATS) -> str:

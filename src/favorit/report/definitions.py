@@ -1,8 +1,8 @@
 """Definitions of the parts of a report: each computes its data from the runs of a study, or says what is missing.
 
 A figure is two functions: `data` computes a tidy table from the runs, `draw` turns the table into a chart. Tests look
-at the data. `PARTS` of `report/parts/` maps each study to its figures, tables and questions; the parts of `general` apply
-to every study.
+at the data. `PARTS` of `report/parts/` maps each study to its figures, tables and questions; the parts of `general`
+apply to every study.
 """
 
 from __future__ import annotations

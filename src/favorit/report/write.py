@@ -7,7 +7,7 @@ from pathlib import Path
 
 from favorit.charts.save import FORMATS, save_chart
 from favorit.errors import FavoritError
-from favorit.files import write_atomically
+from favorit.files import write_text
 from favorit.report.contents import Document
 from favorit.report.page import page
 
@@ -19,18 +19,15 @@ def write_report(document: Document, out: str | Path) -> Iterator[Path]:
     """Writes the report into the folder `out`, the page first. Yields each file once it is written."""
     folder = Path(out)
     _create(folder)
-    text = page(document)
-    target = folder / PAGE
-    write_atomically(target, lambda temporary: temporary.write_text(text, encoding="utf-8"))
-    yield target
+    write_text(folder / PAGE, page(document))
+    yield folder / PAGE
     for section in document.sections:
         place = folder / section.name
         _create(place)
         for table in section.tables:
             for form, suffix in TABLE_FORMATS.items():
                 target = place / f"{table.name}{suffix}"
-                content = table.render(form) + "\n"
-                write_atomically(target, lambda temporary, content=content: temporary.write_text(content, "utf-8"))
+                write_text(target, table.render(form) + "\n")
                 yield target
         for figure in section.figures:
             targets = [place / f"{figure.name}{suffix}" for suffix in FORMATS]
