@@ -6,8 +6,11 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from favorit.charts.palette import colors
+
 if TYPE_CHECKING:
     import altair
+    import pandas
 
     from favorit.report.style import Style
 
@@ -43,3 +46,25 @@ def dash_of_variant(names: Sequence[str], styles: Mapping[str, Style], **options
     scale = alt.Scale(domain=list(names), range=[list(styles[name].dash) for name in names])
     options.setdefault("legend", alt.Legend(title=None, labelExpr=label_expression(styles)))
     return alt.StrokeDash("variant:N", scale=scale, sort=list(names), **options)
+
+
+# Layouts from the baseline to the controls, the order of every figure.
+LAYOUT_ORDER = (
+    "all_standard",
+    "performer_first",
+    "intertwined",
+    "standard_first",
+    "all_performer",
+    "uniform",
+    "none",
+)
+
+
+def fixed_color(field: str, data: pandas.DataFrame, **options: Any) -> altair.Color:
+    """The color of each value of a field such as layout or kernel, as in every other figure."""
+    import altair as alt
+
+    names = list(dict.fromkeys(data[field].dropna()))
+    palette = colors(names)
+    scale = alt.Scale(domain=names, range=[palette[name] for name in names])
+    return alt.Color(f"{field}:N", scale=scale, title=options.pop("title", field), **options)

@@ -1,8 +1,8 @@
 """The parts of each study's section: its figures, tables and questions."""
 
 from favorit.report.definitions import Parts
-from favorit.report.parts import general
+from favorit.report.parts import general, hybrids
 
 # Parts of every study, then those of single studies by name.
 GENERAL: Parts = general.PARTS
-PARTS: dict[str, Parts] = {}
+PARTS: dict[str, Parts] = {"hybrids": hybrids.PARTS}
