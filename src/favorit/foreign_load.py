@@ -29,7 +29,11 @@ class ForeignLoad:
         reported = [
             f"{cause} {load:.1f} of {self.cores} cores" for cause, load in causes.items() if load > NOTE_THRESHOLD
         ]
-        return f"note: {' and '.join(reported)} during the measurement: times are too long" if reported else None
+        return (
+            f"note: {' and '.join(reported)} during the measurement: times are too long, ratios may be off"
+            if reported
+            else None
+        )
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import asdict, replace
+from itertools import combinations
 from pathlib import Path
 
 import pandas
 import pytest
 import torch
 
+from checks_figure import is_inside_canvas
 from favorit import FavoritError, seeds
 from favorit.attention import build_mixer
 from favorit.attention.kernels.random_features import orthogonal_rows
@@ -231,16 +233,46 @@ def test_panels_have_all_curves():
     assert curves["relu"].m == ()
 
 
-def test_figure_has_one_panel_per_std_with_uniform_dashed():
+def test_figure_has_small_multiples_with_shared_axes_and_uniform_dashed_at_one():
+    """A row per std, a column per family and one for kernels without m."""
     figure = draw(panels(POINTS), "title")
-    assert len(figure.axes) == 2
-    for axes, uniform in zip(figure.axes, (0.06, 0.79), strict=True):
-        assert axes.get_xscale() == axes.get_yscale() == "log"
+    assert len(figure.axes) == 2 * 3
+    assert [axes.get_title("left") for axes in figure.axes[:3]] == ["favor", "trigonometric", "kernels without m"]
+    assert [figure.axes[row].get_ylabel() for row in (0, 3)] == [
+        "std of q, k: 0.25\nrelative error",
+        "std of q, k: 1\nrelative error",
+    ]
+    for axes in figure.axes:
         dashed = [line for line in axes.lines if line.get_linestyle() == "--"]
-        assert [line.get_ydata()[0] for line in dashed] == [uniform]
-        assert sum(line.get_linestyle() == ":" for line in axes.lines) == 1
-    assert figure.axes[1].get_ylim()[1] < 10, "a text names the kernels outside the panel"
-    assert "trigonometric" in figure.axes[1].texts[0].get_text()
+        assert [line.get_ydata()[0] for line in dashed] == [1.0]
+        assert axes.get_yscale() == "log"
+        assert axes.get_ylim() == figure.axes[0].get_ylim()
+    solid, dotted = (next(line for line in figure.axes[0].lines if line.get_linestyle() == style) for style in "-:")
+    assert list(solid.get_ydata()) == pytest.approx([0.11 / 0.06, 0.05 / 0.06, 0.03 / 0.06])
+    assert list(dotted.get_ydata()) == pytest.approx([0.055 / 0.06])
+    assert figure.axes[0].texts[0].get_text() == "uniform: error 0.06"
+    assert figure.axes[0].get_ylim()[1] < 10
+    assert figure.axes[4].texts[0].get_text() == "above the panel:\n380x or more"
+    assert [label.get_text() for label in figure.axes[5].get_xticklabels()] == ["relu"]
+    assert is_inside_canvas(figure)
+
+
+@pytest.mark.parametrize(
+    "kernels",
+    [("relu",), ("favor",), ("favor(features=hyperbolic, norm=regular, redraw=100)", "learned(hidden=128)", "relu")],
+)
+def test_figure_of_any_kernels_has_no_cut_text(kernels: tuple[str, ...]):
+    content = panels(
+        [
+            point("uniform", None, 0.5, 0.2),
+            *(point(kernel, None if kernel == "relu" else m, 0.5, 0.1) for kernel in kernels for m in (16, 1024)),
+        ]
+    )
+    figure = draw(content, "Kernels and softmax attention\nhead width 64, 128 tokens")
+    assert is_inside_canvas(figure)
+    titles = [axes.title for axes in figure.axes] + [axes._left_title for axes in figure.axes]
+    boxes = [title.get_window_extent() for title in titles if title.get_text()]
+    assert not any(a.overlaps(b) for a, b in combinations(boxes, 2))
 
 
 def test_command_writes_table_conclusion_csv_figure_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

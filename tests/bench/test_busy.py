@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from favorit.bench.busy import DEFAULT, ONE, OURS, busy_process, compare, settings, verdict
-from favorit.bench.timing import describe
+from favorit import ModelConfig
+from favorit.bench import busy
+from favorit.bench.busy import BUSY, DEFAULT, ONE, OURS, QUIET, are_met, busy_process, compare, settings, verdict
+from favorit.bench.spread import most_rounds, ratio
 from favorit.cli.console import open_console
 from favorit.cli.machine import reserve_machine
 from favorit.cli.main import main
 from favorit.foreign_load import ForeignLoad, LoadMonitor
 from favorit.machine_lock import measuring
 from favorit.process import ALLOCATOR, SPIN_COUNT, SPINNING
+from simulated_processes import simulated
 from training_helpers import PATIENCE, finish, start
 
+SPIN = "GOMP_SPINCOUNT"
 TINY = [part for field in ("dim=8", "depth=1", "heads=2", "mlp_dim=8") for part in ("--set", f"model.{field}")]
 
 
@@ -39,20 +45,63 @@ def test_command_prints_times_ratios_and_verdict(
     report = json.loads(printed.out)
     assert [row["name"] for row in report["settings"]] == [ONE, OURS, DEFAULT]
     one, ours, default = report["settings"]
-    assert ours["to_default"] == pytest.approx(ours["quiet"]["median"] / default["quiet"]["median"])
-    assert ours["to_one_thread"] == pytest.approx(ours["busy"]["median"] / one["busy"]["median"])
+    for case, name, base in (("quiet", "to_default", default), ("busy", "to_one_thread", one)):
+        found = ratio(ours[case]["values"], base[case]["values"])
+        assert found.rounds == most_rounds(1)
+        assert (ours[name], ours[f"{name}_low"], ours[f"{name}_high"]) == (found.value, found.low, found.high)
+    assert set(report["met"]) == {"quiet", "busy"}
     assert report["targets"] == {"quiet": 1.03, "busy": 1.6}
     assert "foreign_load" in report
-    assert f"{ours['to_one_thread']:.2f}x the time of one thread next to a busy process" in printed.err
+    assert f"{ours['to_one_thread']:.2f}x (" in printed.err
+
+
+def rounds(quiet: dict[str, float], busy: dict[str, float], noise: float = 1.0) -> dict[tuple[str, str], list[float]]:
+    """Seven rounds. Favorit's times are also multiplied and divided by the noise."""
+    factors = [1 / noise, 1.0, noise, 1.0, noise, 1 / noise, 1.0]
+    return {
+        (case, name): [time * (factor if name == OURS else 1) for factor in factors]
+        for case, times in ((QUIET, quiet), (BUSY, busy))
+        for name, time in times.items()
+    }
+
+
+STEADY = ({ONE: 100.0, OURS: 62.0, DEFAULT: 60.0}, {ONE: 100.0, OURS: 150.0, DEFAULT: 400.0})
 
 
 def test_verdict_names_missed_target() -> None:
-    quiet = {ONE: describe([100.0]), OURS: describe([62.0]), DEFAULT: describe([60.0])}
-    busy = {ONE: describe([100.0]), OURS: describe([150.0]), DEFAULT: describe([400.0])}
-    assert verdict(compare(quiet, busy)) == (
+    assert verdict(compare(rounds(*STEADY))) == (
         "favorit: 1.03x the time of default spinning on a quiet machine (target at most 1.03: missed), "
         "1.50x the time of one thread next to a busy process (target at most 1.6: met)"
     )
+
+
+def test_verdict_is_undecided_if_the_interval_contains_the_target() -> None:
+    found = compare(rounds(*STEADY, noise=1.1))
+    assert are_met(found) == {QUIET: None, BUSY: None}
+    assert verdict(found) == (
+        "favorit: 1.03x (0.94 to 1.14) the time of default spinning on a quiet machine "
+        "(target at most 1.03: undecided), "
+        "1.50x (1.36 to 1.65) the time of one thread next to a busy process (target at most 1.6: undecided)"
+    )
+
+
+@pytest.mark.parametrize(("noise", "measured"), [(1.0, 6), (1.1, 18)])
+def test_rounds_continue_until_both_targets_are_decided(
+    noise: float, measured: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With simulated processes."""
+    factors = itertools.cycle([1.0, 1.0, noise, noise, 1 / noise, 1 / noise])
+
+    def seconds(request: Mapping[str, Any], environment: Mapping[str, str]) -> float:
+        if environment["OMP_NUM_THREADS"] == "1":
+            return STEADY[0][ONE]
+        return STEADY[0][OURS] * next(factors) if SPIN in environment else STEADY[0][DEFAULT]
+
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    monkeypatch.setattr(busy, "TimedProcess", simulated(seconds))
+    monkeypatch.setattr(busy, "busy_process", nullcontext)
+    found = busy.slowdowns(ModelConfig(), 1, steps=1, repeats=6)
+    assert len(found[0].quiet.values) == measured
 
 
 def test_settings_differ_only_in_threads_and_spinning(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +169,7 @@ def test_benchmark_notes_foreign_load(
     monkeypatch.setattr("favorit.foreign_load.monitor_load", monitor_load)
     with reserve_machine(open_console()) as monitor:
         pass
-    note = "note: other processes used 0.9 of 2 cores during the measurement: times are too long\n"
+    note = "note: other processes used 0.9 of 2 cores during the measurement: times are too long, ratios may be off\n"
     assert capsys.readouterr().out == (note if load is not None and load.processes > 0.1 else "")
     assert monitor.load == load
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import itertools
 import json
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +24,14 @@ from favorit.bench import timed_process
 from favorit.bench.peers import published_hybrid, table
 from favorit.bench.peers.comparison import TOLERANCES, Agreement, Comparison, Sizes, check_agreement
 from favorit.bench.peers.worker import COMPARISONS, serve
+from favorit.bench.spread import most_rounds
 from favorit.bench.timed_process import TimedProcess, WorkerError, interleave_processes, single_reply
 from favorit.bench.timing import describe, interleave_with_gemm, measure_limits_around
 from favorit.cli.main import main
+from favorit.cli.peers import _cells
 from favorit.data import build_preprocess, load_dataset
 from favorit.process import default_environment, worker_settings
+from simulated_processes import simulated
 
 SIZES = Sizes(batch=2, heads=2, tokens=9, head_dim=4, m=8, depth=2, data="synthetic(size=32, train=12, test=4)")
 SDPA = "attention: softmax / torch SDPA"
@@ -60,8 +63,12 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return replies(request)[0]
 
     def time_here(
-        module: str, requests: Mapping[str, tuple[Mapping[str, Any], Mapping[str, str]]], repeats: int
+        module: str,
+        requests: Mapping[str, tuple[Mapping[str, Any], Mapping[str, str]]],
+        repeats: int,
+        pairs: Collection[tuple[str, str]],
     ) -> dict[str, Any]:
+        assert pairs == [("peer default", "ours tuned")]
         found = {}
         for name, (each, environment) in requests.items():
             is_tuned = environment.items() >= worker_settings().items()
@@ -207,7 +214,8 @@ def test_row_has_four_processes_and_their_ratios(in_this_process: list[str]) -> 
     assert row.check.startswith("equal")
     assert row.ours_ms is not None
     assert row.peer_ms is not None
-    assert row.ratio == pytest.approx(row.peer_ms / row.ours_ms)
+    assert row.ratio is not None
+    assert row.ratio.low <= row.ratio.value <= row.ratio.high
     assert row.ratio_tuned is not None
     assert row.ratio_default is not None
     assert (row.ours_epoch, row.mode) == (None, "eager")
@@ -303,6 +311,35 @@ def test_processes_are_timed_interleaved() -> None:
     assert all(0 < times.low <= times.median <= times.high for times in found.values())
 
 
+def test_processes_are_timed_longer_until_their_ratio_is_decided(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With simulated processes: the peer alternates between 1 and 3 seconds."""
+    seconds = {"ours": itertools.repeat(1.0), "theirs": itertools.cycle([1.0, 3.0])}
+    process = simulated(lambda request, environment: next(seconds[request["side"]]))
+    monkeypatch.setattr(timed_process, "TimedProcess", process)
+    requests: dict[str, Any] = {side: ({"side": side}, {}) for side in seconds}
+    assert len(interleave_processes(table.WORKER, requests, 7)["ours"].values) == 7
+    found = interleave_processes(table.WORKER, requests, 7, [("theirs", "ours")])
+    assert len(found["ours"].values) == most_rounds(7)
+
+
+def test_row_states_the_spread_of_its_ratios(monkeypatch: pytest.MonkeyPatch, in_this_process: list[str]) -> None:
+    milliseconds = {
+        "peer default": [44.0, 111.0] * 5,
+        "ours tuned": [10.0] * 10,
+        "peer tuned": [41.0] * 10,
+        "ours default": [11.0] * 10,
+    }
+    monkeypatch.setattr(
+        table, "interleave_processes", lambda *_: {name: describe(values) for name, values in milliseconds.items()}
+    )
+    (row,) = table.measure_rows([SDPA], SIZES, repeats=10)
+    found = table.columns(row)
+    assert (found["ratio_low"], found["ratio_high"], found["ratio_decided"]) == (4.4, 11.1, False)
+    assert (found["ratio_tuned"], found["ratio_tuned_decided"], found["rounds"]) == (4.1, True, 10)
+    assert "undecided (4.40 to 11.1)" in _cells(row)
+    assert "4.10x" in _cells(row)
+
+
 def test_error_of_worker_process_is_raised() -> None:
     with pytest.raises(WorkerError, match="no such comparison"):
         single_reply(table.WORKER, request("no such comparison", "ours"))
@@ -360,7 +397,7 @@ def test_call_with_input_is_a_step_on_the_next_batch(side: str) -> None:
     for _ in range(8):  # more than the six batches of an epoch
         step()
         parameters.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
-    moved = [(after - before).abs().max().item() for before, after in pairwise(parameters)]
+    moved = [(after - before).abs().max().item() for before, after in itertools.pairwise(parameters)]
     assert all(0 < distance < 0.1 for distance in moved)
 
 
@@ -383,7 +420,7 @@ def test_command_writes_table_csv_and_json(
     rows = report["rows"]
     assert pandas.read_csv(out)["ours"].tolist() == [row["ours"] for row in rows]
     assert [row["ours"] for row in rows[:3]] == ["softmax", "relu(m=8)", "favor(m=8)"]
-    assert rows[0]["ratio"] > 0
+    assert 0 < rows[0]["ratio_low"] <= rows[0]["ratio"] <= rows[0]["ratio_high"]
     assert "torch SDPA" in printed.err
     assert "above 1 ours is faster" in printed.err
 

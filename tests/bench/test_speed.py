@@ -19,6 +19,7 @@ from favorit import FavoritError, ModelConfig, build_mixer, measure, published
 from favorit.bench import memory, model_speed, speed
 from favorit.bench.epoch import epoch_cost
 from favorit.bench.imagenet import BATCH, EPOCH_IMAGES, PUBLISHED, compare_with_published
+from favorit.bench.spread import Ratio
 from favorit.bench.timing import describe, interleave_calls
 from favorit.cli.main import main
 from favorit.config import RunConfig
@@ -31,14 +32,15 @@ TINY = ModelConfig(image_size=8, dim=8, depth=2, heads=2, mlp_dim=8)
 def cost(
     name: str, what: str, tokens: int = 65, mean: float = 1.0, per_token: float = 1.0, bytes_per_token: float = 1.0
 ) -> speed.Cost:
-    return speed.Cost(name, what, tokens, mean, mean, mean, mean, 0.1 * mean, per_token, 0, bytes_per_token)
+    times = (mean, mean, mean, mean, 0.1 * mean)
+    return speed.Cost(name, what, tokens, *times, per_token, 0, bytes_per_token, rounds=(mean,) * 7)
 
 
 def test_describe_gives_median_quartiles_mean_and_deviation() -> None:
     found = describe([4.0, 1.0, 3.0, 2.0, 5.0])
     assert (found.median, found.low, found.high, found.mean) == (3.0, 2.0, 4.0, 3.0)
     assert found.deviation == pytest.approx(math.sqrt(2.5))
-    assert describe([7.0]) == type(found)(7.0, 7.0, 7.0, 7.0, 0.0)
+    assert describe([7.0]) == type(found)(7.0, 7.0, 7.0, 7.0, 0.0, (7.0,))
 
 
 def test_calls_are_interleaved_and_short_ones_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,8 +122,8 @@ def test_scaling_is_computed_per_token() -> None:
     ]
     single = [cost("single", "forward", 100)]
     assert speed.scalings([*even, *square, *single]) == [
-        speed.Scaling("even", "forward", 100, 400, 1.0, 0.75),
-        speed.Scaling("square", "forward", 100, 400, 4.0, 4.0),
+        speed.Scaling("even", "forward", 100, 400, Ratio(1.0, 1.0, 1.0, 7), 0.75),
+        speed.Scaling("square", "forward", 100, 400, Ratio(4.0, 4.0, 4.0, 7), 4.0),
     ]
 
 
@@ -216,7 +218,8 @@ def test_rows_of_published_table_have_our_times() -> None:
     assert first.ours.batch == pytest.approx(10 * BATCH / 16)
     assert first.ours.deviation == pytest.approx(0.1 * 10 * BATCH / 16)
     assert (last.layout, last.performer) == ("all_performer", "favor(m=128)")
-    assert last.ours_ratio.epoch == pytest.approx(mean["m all_performer favor(m=128)"] / 10)
+    assert last.ours_epoch_ratio == Ratio(*[mean["m all_performer favor(m=128)"] / 10] * 3, 7)
+    assert last.ours_batch_ratio == last.ours_epoch_ratio
     assert last.published_ratio.batch == pytest.approx(242.5 / 302.16)
 
 
@@ -236,10 +239,10 @@ def test_epoch_cost_trains_all_images_and_leaves_no_files(tmp_path: Path, monkey
     with monkeypatch.context() as clock:  # each reading is one second later
         clock.setattr(time, "perf_counter", lambda: float(next(ticks)))
         clock.setattr(measure, "cache_penalty", lambda: 1.5)
-        cost = epoch_cost(config)
+        cost = epoch_cost(config, repeats=2)
     assert cost is not None
     assert cost.images == 96
-    assert cost.seconds == 6, "six steps"
+    assert (cost.seconds, cost.low, cost.high, cost.repeats) == (6, 6, 6, 2), "six steps"
     assert cost.pipeline_share == pytest.approx(1 / 6), "one pass through the loader"
     assert cost.cache_penalty == 1.5
     assert list(tmp_path.iterdir()) == []
@@ -268,12 +271,58 @@ def test_command_writes_table_json_and_csv(
     report = json.loads(printed.out.splitlines()[-1])
     assert len(report["costs"]) == 8
     assert "foreign_load" in report
-    assert "1.00x" in printed.err
+    assert "ratio (95 % interval)" in printed.err
     assert "relu, forward, 5 to 9 tokens: time per token varies by" in printed.err
     assert "softmax, forward, 9 tokens: torch's fused kernel" in printed.err
     found = pandas.read_csv(out)
     assert found["name"].tolist() == ["softmax", "softmax", "relu", "relu"] * 2
     assert found["tokens"].tolist() == [5] * 4 + [9] * 4
+
+
+def relative_times(monkeypatch: pytest.MonkeyPatch, rounds: dict[str, list[float]]) -> None:
+    """Replaces the clock of `mixer_costs`: the milliseconds of the rounds of each mixer."""
+    times = lambda calls, repeats, pairs: ({key: describe(rounds[key[0]]) for key in calls}, 1e12)  # noqa: E731
+    monkeypatch.setattr(speed, "interleave_with_gemm", times)
+
+
+def test_command_prints_the_interval_of_each_ratio_or_undecided(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    steady, noisy = [2.0, 2.1, 2.2, 2.1, 2.0, 2.2, 2.1], [0.7, 1.5, 1.0, 0.9, 1.1, 0.8, 1.4]
+    relative_times(monkeypatch, {"softmax": [1.0] * 7, "relu": steady, "uniform": noisy})
+    out = tmp_path / "speed.csv"
+    mixers = [part for name in ("softmax", "relu", "uniform") for part in ("--mixer", name)]
+    assert not run(monkeypatch, "speed", *mixers, "--batch", "1", "--tokens", "5", "--tokens", "9", "--out", str(out))
+    printed = capsys.readouterr().out
+    assert "2.10x (2.00 to 2.20)" in printed
+    assert "undecided (0.70 to 1.50)" in printed
+    assert "undecided: 4 of 8 ratios after 33 rounds (the most for --repeats 11)" in printed
+    assert "time per token varies by 1.80x" in printed
+    found = pandas.read_csv(out)
+    relu, uniform = (found[found["name"] == name].iloc[0] for name in ("relu", "uniform"))
+    assert (relu["ratio"], relu["ratio_low"], relu["ratio_high"], relu["rounds"]) == (2.1, 2.0, 2.2, 7)
+    assert (relu["ratio_decided"], uniform["ratio_decided"]) == (True, False)
+    assert found[found["name"] == "softmax"]["ratio"].isna().all()
+
+
+@pytest.mark.parametrize("work", ["mixers", "models"])
+def test_each_call_is_compared_with_the_first_of_its_kind(work: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounds continue until these ratios are decided."""
+    compared: list[tuple[speed.Key, speed.Key]] = []
+
+    def record(calls: dict[speed.Key, object], repeats: int, pairs: list[tuple[speed.Key, speed.Key]]) -> object:
+        compared.extend(pairs)
+        return {key: describe([1.0] * 7) for key in calls}, 1e12
+
+    for module in (speed, model_speed):
+        monkeypatch.setattr(module, "interleave_with_gemm", record)
+    if work == "mixers":
+        speed.mixer_costs(["softmax", "relu"], [SIZE])
+        assert compared == [(("relu", what, 9), ("softmax", what, 9)) for what in (speed.FORWARD, speed.TRAINING)]
+    else:
+        model_speed.model_costs({"a": TINY, "b": TINY}, 2)
+        whats = (model_speed.STEP, model_speed.INFERENCE)
+        assert compared == [(("b", what, 5), ("a", what, 5)) for what in whats]
 
 
 def test_set_option_changes_model_fields(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,10 +11,11 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
+from checks_figure import is_inside_canvas
 from favorit.cli.data import app
 from favorit.data import load_dataset
 from favorit.data.show import picture
-from favorit.data.show_figure import draw, save_picture
+from favorit.data.show_figure import draw, sample_columns, save_picture
 from favorit.errors import FavoritError
 
 RUNNER = CliRunner()
@@ -55,6 +56,41 @@ def shown(text: str) -> dict[str, torch.Tensor]:
     """{label: image} for all images in the figure."""
     axes = [each for each in draw(picture(load_dataset(text))).axes if each.images]
     return {each.get_xlabel(): torch.from_numpy(each.images[0].get_array().data).permute(2, 0, 1) for each in axes}
+
+
+@pytest.mark.parametrize(
+    ("classes", "count", "columns"),
+    [(1, 10, 3), (2, 10, 5), (3, 10, 5), (4, 10, 5), (6, 10, 10), (10, 10, 10), (2, 3, 3)],
+)
+def test_few_classes_have_several_rows_of_larger_samples(classes: int, count: int, columns: int) -> None:
+    assert sample_columns(classes, count, 32, 32) == columns
+
+
+def test_wide_samples_have_fewer_columns_than_tall_ones() -> None:
+    assert sample_columns(2, 10, 32, 96) < sample_columns(2, 10, 96, 32)
+
+
+@pytest.mark.parametrize("classes", [2, 3, 10])
+def test_samples_fill_their_place_whatever_the_number_of_classes(classes: int) -> None:
+    figure = draw(picture(load_dataset(f"synthetic(size=24, channels=3, classes={classes}, train=120, test=12)")))
+    assert is_inside_canvas(figure)
+    samples = figure.axes[0]
+    box = samples.get_window_extent()
+    width, height = figure.canvas.get_width_height()
+    assert box.height > 0.55 * height
+    assert box.width > 0.35 * width
+    places = [(label.get_position()[1], label.get_text()) for label in samples.get_yticklabels()]
+    assert [name for _, name in places] == list(load_dataset(f"synthetic(size=24, classes={classes})").classes)
+    sheet = samples.images[0].get_array().shape[0]
+    assert [place for place, _ in places] == pytest.approx([(n + 0.5) * sheet / classes for n in range(classes)])
+
+
+def test_dollar_signs_in_class_names_are_no_formula(tmp_path: Path) -> None:
+    for name in ("a$_$b", "c$"):
+        (tmp_path / "set" / name).mkdir(parents=True)
+        for number in range(3):
+            Image.new("RGB", (8, 8), (number, 0, 0)).save(tmp_path / "set" / name / f"{number}.png")
+    save_picture(load_dataset(f"folder:{tmp_path / 'set'}"), tmp_path / "out.png")
 
 
 def test_figure_of_a_color_image_has_its_channels_and_the_normalized_image() -> None:

@@ -10,12 +10,13 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from favorit.bench.spread import Ratio, measure_rounds, ratio
 from favorit.bench.timed_process import TimedProcess
 from favorit.bench.timing import Stats, describe
 from favorit.bench.timing_worker import open_replies, serve_timings, write_reply
@@ -23,6 +24,7 @@ from favorit.config import ModelConfig
 from favorit.process import SPINNING, default_environment, worker_settings
 
 ONE, OURS, DEFAULT = "one thread", "favorit", "default spinning"
+QUIET, BUSY = "quiet", "busy"
 QUIET_TARGET = 1.03  # largest ratio to default spinning on a quiet machine
 BUSY_TARGET = 1.6  # largest ratio to one thread next to a busy process
 MAX_BUSY_SECONDS = 600.0  # a busy process ends after this time even if nothing stops it
@@ -42,26 +44,25 @@ while os.getppid() == parent and time.monotonic() < end:
 class Slowdown:
     """Milliseconds of a step with one setting, on the quiet machine and next to one busy process.
 
-    `to_default` is the quiet time divided by that of default spinning. `to_one_thread` is the busy time divided by that
-    of one thread.
+    `to_default` is the ratio of the quiet time to that of default spinning. `to_one_thread` is the ratio of the busy
+    time to that of one thread.
     """
 
     name: str
     quiet: Stats
     busy: Stats
-    to_default: float
-    to_one_thread: float
+    to_default: Ratio
+    to_one_thread: Ratio
 
 
-def slowdowns(model: ModelConfig, batch: int, *, steps: int = 8, repeats: int = 5) -> list[Slowdown]:
+def slowdowns(model: ModelConfig, batch: int, *, steps: int = 8, repeats: int = 6) -> list[Slowdown]:
     """The slowdown of each setting.
 
     Each setting has its own process. In each round, every process runs `steps` steps on the quiet machine, then every
-    process runs `steps` steps next to the busy process.
+    process runs `steps` steps next to the busy process. Rounds continue as in `measure_rounds` until both targets are
+    decided.
     """
     request = {"model": model.model_dump(mode="json"), "batch": batch, "steps": steps}
-    quiet: dict[str, list[float]] = {name: [] for name in (ONE, OURS, DEFAULT)}
-    busy: dict[str, list[float]] = {name: [] for name in quiet}
     with ExitStack() as stack:
         processes = {
             name: stack.enter_context(TimedProcess("favorit.bench.busy", request, variables))
@@ -69,14 +70,15 @@ def slowdowns(model: ModelConfig, batch: int, *, steps: int = 8, repeats: int = 
         }
         for process in processes.values():
             process.reply()
-        for _ in range(repeats):
-            _time_round(processes, quiet, steps)
+
+        def time_round() -> dict[tuple[str, str], float]:
+            quiet = {(QUIET, name): _step_milliseconds(process, steps) for name, process in processes.items()}
             with busy_process():
-                _time_round(processes, busy, steps)
-    return compare(
-        {name: describe(values) for name, values in quiet.items()},
-        {name: describe(values) for name, values in busy.items()},
-    )
+                busy = {(BUSY, name): _step_milliseconds(process, steps) for name, process in processes.items()}
+            return quiet | busy
+
+        rounds = measure_rounds(time_round, repeats, lambda found: None not in are_met(compare(found)).values())
+    return compare(rounds)
 
 
 def settings() -> dict[str, dict[str, str]]:
@@ -89,25 +91,36 @@ def settings() -> dict[str, dict[str, str]]:
     }
 
 
-def compare(quiet: Mapping[str, Stats], busy: Mapping[str, Stats]) -> list[Slowdown]:
-    """The slowdowns as ratios of medians."""
-    default, one = quiet[DEFAULT].median, busy[ONE].median
+def compare(rounds: Mapping[tuple[str, str], Sequence[float]]) -> list[Slowdown]:
+    """The slowdowns, from the milliseconds of a step in each round by (`QUIET` or `BUSY`, setting)."""
     return [
-        Slowdown(name, quiet[name], busy[name], quiet[name].median / default, busy[name].median / one) for name in quiet
+        Slowdown(
+            name,
+            describe(rounds[QUIET, name]),
+            describe(rounds[BUSY, name]),
+            ratio(rounds[QUIET, name], rounds[QUIET, DEFAULT]),
+            ratio(rounds[BUSY, name], rounds[BUSY, ONE]),
+        )
+        for name in (ONE, OURS, DEFAULT)
     ]
 
 
-def verdict(found: list[Slowdown]) -> str:
+def are_met(found: Sequence[Slowdown]) -> dict[str, bool | None]:
+    """Whether favorit meets the targets of the quiet and of the busy machine; None if undecided."""
+    ours = next(each for each in found if each.name == OURS)
+    return {QUIET: ours.to_default.is_at_most(QUIET_TARGET), BUSY: ours.to_one_thread.is_at_most(BUSY_TARGET)}
+
+
+def verdict(found: Sequence[Slowdown]) -> str:
     """One sentence: favorit's ratios, the targets, and whether they are met."""
     ours = next(each for each in found if each.name == OURS)
-    ratios = [
-        (f"{ours.to_default:.2f}x the time of {DEFAULT} on a quiet machine", ours.to_default, QUIET_TARGET),
-        (f"{ours.to_one_thread:.2f}x the time of {ONE} next to a busy process", ours.to_one_thread, BUSY_TARGET),
-    ]
-    parts = [
-        f"{what} (target at most {target}: {'met' if ratio <= target else 'missed'})" for what, ratio, target in ratios
-    ]
-    return f"{OURS}: {', '.join(parts)}"
+    met = {case: {True: "met", False: "missed", None: "undecided"}[is_met] for case, is_met in are_met(found).items()}
+    return (
+        f"{OURS}: {ours.to_default.text} the time of {DEFAULT} on a quiet machine "
+        f"(target at most {QUIET_TARGET}: {met[QUIET]}), "
+        f"{ours.to_one_thread.text} the time of {ONE} next to a busy process "
+        f"(target at most {BUSY_TARGET}: {met[BUSY]})"
+    )
 
 
 @contextmanager
@@ -123,9 +136,8 @@ def busy_process() -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def _time_round(processes: Mapping[str, TimedProcess], milliseconds: Mapping[str, list[float]], steps: int) -> None:
-    for name, process in processes.items():
-        milliseconds[name].append(1e3 * process.seconds() / steps)
+def _step_milliseconds(process: TimedProcess, steps: int) -> float:
+    return 1e3 * process.seconds() / steps
 
 
 def serve(request: Mapping[str, Any]) -> None:

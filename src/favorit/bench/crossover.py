@@ -2,13 +2,15 @@
 
 ratio(N) = SDPA(N) / mixer(N)       above 1 the mixer wins
 N*       = zero of the isotonic (non-decreasing least-squares) fit of log ratio as a function of log N
+
+The range of N* has the zeros of the fits to the upper and to the lower ends of the intervals of the ratios.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -27,24 +29,29 @@ from favorit.bench.speed import (
     check_weights,
     make_inputs,
 )
-from favorit.bench.timing import Stats, interleave_calls
+from favorit.bench.spread import Ratio, ratio
+from favorit.bench.sweep import sweep
+from favorit.bench.timing import describe, interleave_calls
 from favorit.errors import FavoritError
 
 SDPA, SOFTMAX = "SDPA", "softmax"
 GRID = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)
 MIN_SPACING = 1.1
-# curve -> (the timed call, the field of its points that is compared)
+# curve -> (the timed call, whether its memory is compared instead of its time)
 CURVES = {
-    "forward": (FORWARD, "median"),
-    "training": (TRAINING, "median"),
-    "forward memory": (FORWARD, "memory"),
-    "training memory": (TRAINING, "memory"),
+    "forward": (FORWARD, False),
+    "training": (TRAINING, False),
+    "forward memory": (FORWARD, True),
+    "training memory": (TRAINING, True),
 }
 
 
 @dataclass(frozen=True)
 class Point:
-    """One timed call (`what`) at one token count: milliseconds (median, quartiles) and peak memory in bytes."""
+    """One timed call (`what`) at one token count.
+
+    `median` and quartiles are milliseconds, `rounds` the milliseconds of each round. `memory` is the peak in bytes.
+    """
 
     mixer: str
     what: str
@@ -53,20 +60,23 @@ class Point:
     low: float
     high: float
     memory: int
+    rounds: tuple[float, ...]
 
 
 @dataclass(frozen=True)
 class Crossing:
-    """N* (`tokens`) of one mixer on one curve.
+    """N* (`tokens`) of one mixer on one curve, and its range from `low` to `high`.
 
     `tokens` is None if the mixer never wins on the grid. It is the first count of the grid if the mixer always wins
-    (`always`).
+    (`always`). In the same way `low` and `high` are None above the grid and the first count of the grid below it.
     """
 
     mixer: str
     curve: str
     tokens: float | None
     always: bool = False
+    low: float | None = None
+    high: float | None = None
 
 
 def default_grid(max_tokens: int, target_tokens: int) -> list[int]:
@@ -84,8 +94,12 @@ def measure_points(
     head_dim: int,
     repeats: int,
     device: str = "cpu",
-) -> Iterator[list[Point]]:
-    """Yields the points of each token count: SDPA called directly, our softmax and the mixers, timed interleaved."""
+    listen: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Point]:
+    """The points of each token count: SDPA called directly, our softmax and the mixers, timed interleaved.
+
+    Disturbed token counts are measured again, see `sweep`. `listen(done, total)` is called with sums of tokens.
+    """
     linear = [spec for spec in dict.fromkeys(mixers) if spec != SOFTMAX]
     if not linear:
         raise FavoritError("crossover: give a mixer other than softmax, such as 'relu(m=64)'")
@@ -94,48 +108,92 @@ def measure_points(
     except (RuntimeError, AssertionError) as error:
         raise FavoritError(f"device={device} is not available: {' '.join(str(error).split())}") from None
     specs = [SOFTMAX, *linear]
-    sizes = [Size(batch, heads, count, head_dim) for count in sorted(set(tokens))]
+    sizes = {count: Size(batch, heads, count, head_dim) for count in sorted(set(tokens))}
     for spec in specs:
-        check_memory(spec, sizes[-1])
-    for size in sizes:
-        inputs = make_inputs(size, device)
-        attentions: dict[str, AttentionFn] = {SDPA: Fused()}
-        for spec in specs:
-            mixer = build(spec, size).to(device)
-            check_weights(spec, mixer, *inputs[:3])
-            attentions[spec] = mixer
-        calls = {
-            (name, what): call
-            for name, attention in attentions.items()
-            for what, call in attention_calls(attention, inputs).items()
-        }
-        times = interleave_calls(calls, repeats)
-        yield [_point(key, size, times[key], call) for key, call in calls.items()]
+        check_memory(spec, sizes[max(sizes)])
+    memory: dict[tuple[tuple[str, str], int], int] = {}
+
+    def visit(count: int, rounds: int) -> dict[tuple[str, str], tuple[float, ...]]:
+        calls = _calls(specs, sizes[count], device)
+        times = interleave_calls(calls, rounds)
+        for key, call in calls.items():
+            if (key, count) not in memory:
+                memory[key, count] = peak_bytes(call)
+        return {key: stats.values for key, stats in times.items()}
+
+    pairs = [((SDPA, what), (spec, what)) for spec in linear for what in (FORWARD, TRAINING)]
+    return [
+        _point(key, count, rounds, memory[key, count])
+        for count, times in sweep(visit, list(sizes), repeats, pairs, listen).items()
+        for key, rounds in times.items()
+    ]
 
 
-def _point(key: tuple[str, str], size: Size, times: Stats, call: Callable[[], Any]) -> Point:
-    return Point(*key, size.tokens, times.median, times.low, times.high, peak_bytes(call))
+def _calls(specs: Sequence[str], size: Size, device: str) -> dict[tuple[str, str], Callable[[], Any]]:
+    """The timed calls of SDPA and of the mixers at one size. Each mixer is checked with `check_weights`."""
+    inputs = make_inputs(size, device)
+    attentions: dict[str, AttentionFn] = {SDPA: Fused()}
+    for spec in specs:
+        mixer = build(spec, size).to(device)
+        check_weights(spec, mixer, *inputs[:3])
+        attentions[spec] = mixer
+    return {
+        (name, what): call
+        for name, attention in attentions.items()
+        for what, call in attention_calls(attention, inputs).items()
+    }
 
 
-def ratios(points: Sequence[Point], curve: str, base: str = SDPA) -> dict[str, dict[int, float]]:
+def _point(key: tuple[str, str], tokens: int, rounds: Sequence[float], memory: int) -> Point:
+    times = describe(rounds)
+    return Point(*key, tokens, times.median, times.low, times.high, memory, times.values)
+
+
+def ratios(points: Sequence[Point], curve: str, base: str = SDPA) -> dict[str, dict[int, Ratio]]:
     """mixer -> tokens -> value of `base` / value of the mixer. Above 1, the mixer needs less time or memory."""
-    what, field = CURVES[curve]
-    values = {(point.mixer, point.tokens): float(getattr(point, field)) for point in points if point.what == what}
-    found: dict[str, dict[int, float]] = {}
+    what, is_memory = CURVES[curve]
+    values = {
+        (point.mixer, point.tokens): [point.memory] if is_memory else point.rounds
+        for point in points
+        if point.what == what
+    }
+    found: dict[str, dict[int, Ratio]] = {}
     for (mixer, tokens), value in values.items():
         if mixer != base:
-            found.setdefault(mixer, {})[tokens] = values[base, tokens] / value
+            found.setdefault(mixer, {})[tokens] = ratio(values[base, tokens], value)
     return found
+
+
+def rows(points: Sequence[Point]) -> list[dict[str, Any]]:
+    """The points as rows of a CSV file: the number of rounds, and the ratio of times SDPA / mixer with its spread."""
+    found = {what: ratios(points, curve) for curve, (what, is_memory) in CURVES.items() if not is_memory}
+    return [
+        {
+            **asdict(point),
+            "rounds": len(point.rounds),
+            **(found[point.what][point.mixer][point.tokens].fields() if point.mixer != SDPA else {}),
+        }
+        for point in points
+    ]
 
 
 def crossings(points: Sequence[Point]) -> list[Crossing]:
     """N* of each linear mixer relative to SDPA, for each curve."""
     return [
-        Crossing(mixer, curve, *crossing(list(by_tokens), list(by_tokens.values())))
+        find_crossing(mixer, curve, by_tokens)
         for curve in CURVES
         for mixer, by_tokens in ratios(points, curve).items()
         if mixer != SOFTMAX
     ]
+
+
+def find_crossing(mixer: str, curve: str, by_tokens: Mapping[int, Ratio]) -> Crossing:
+    """N* and its range, from the ratio at each token count."""
+    tokens = list(by_tokens)
+    found, always = crossing(tokens, [each.value for each in by_tokens.values()])
+    low, _ = crossing(tokens, [each.high for each in by_tokens.values()])
+    high, _ = crossing(tokens, [each.low for each in by_tokens.values()])
+    return Crossing(mixer, curve, found, always, low, high)
 
 
 def crossing(tokens: Sequence[int], ratio: Sequence[float]) -> tuple[float | None, bool]:
@@ -166,36 +224,3 @@ def isotonic(values: Sequence[float]) -> list[float]:
             count = later_count + earlier_count
             groups.append(((later * later_count + earlier * earlier_count) / count, count))
     return [value for value, count in groups for _ in range(count)]
-
-
-def advice(points: Sequence[Point], image: int, patch: int, tokens: int) -> str:
-    """One sentence: which attention to train with at this token count, compared with the faster of SDPA and our
-    softmax.
-    """
-    place = f"at {image}x{image} with patch {patch} ({tokens} tokens)"
-    best = _faster_softmax(points)
-    speedups = {mixer: by_tokens for mixer, by_tokens in ratios(best, "training", SDPA).items() if mixer != SOFTMAX}
-    mixer = max(speedups, key=lambda name: speedups[name][tokens])
-    ratio = speedups[mixer][tokens]
-    found, always = crossing(list(speedups[mixer]), list(speedups[mixer].values()))
-    if ratio < 1:
-        pays = "it is slower at all measured counts" if found is None else f"it pays from about {found:.0f} tokens on"
-        slower = f"{mixer}, the fastest other mixer, trains at {ratio:.2f}x the speed of softmax"
-        return f"{place} keep softmax: {slower}; {pays}"
-    if found is None:  # faster at this count, but not in the fit over all counts
-        below = "keep softmax at fewer tokens"
-    elif always:
-        below = f"it is no slower at any measured count from {found:.0f} tokens on"
-    else:
-        below = f"keep softmax below {found:.0f} tokens"
-    whole = "a whole model gains less, measure it with: favorit bench speed --preset"
-    return f"{place} {mixer} attention trains {ratio:.1f}x faster than the faster of SDPA and softmax; {below}; {whole}"
-
-
-def _faster_softmax(points: Sequence[Point]) -> list[Point]:
-    """The points, with SDPA replaced by our softmax at the counts where ours is faster."""
-    ours = {(point.what, point.tokens): point for point in points if point.mixer == SOFTMAX}
-    faster = (
-        min(point, ours[point.what, point.tokens], key=lambda p: p.median) for point in points if point.mixer == SDPA
-    )
-    return [*(replace(point, mixer=SDPA) for point in faster), *(point for point in points if point.mixer != SDPA)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import tempfile
 import time
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ import torch
 from favorit import measure
 from favorit.config import RunConfig
 from favorit.data import Loader, build_augment, build_preprocess, load_dataset
-from favorit.errors import FavoritError
+from favorit.errors import FavoritError, check_positive
 from favorit.training import Epoch, Event, train
 from favorit.training.run import resolve
 
@@ -21,7 +22,8 @@ from favorit.training.run import resolve
 class EpochCost:
     """The cost of one epoch.
 
-    `pipeline_share` is the time to prepare all batches without training, divided by `seconds`. `gemm_gflops` is the
+    `seconds` is the median of all epochs, `low` and `high` are the fastest and the slowest. `pipeline_share` is the
+    time to prepare all batches without training, divided by `seconds`. `gemm_gflops` is the
     matrix-product limit of this machine (2048 x 2048, fp32, all threads). `gemm_share` is the FLOP/s of the epoch over
     that limit; backward counts as twice the forward. `cache_penalty` is `measure.cache_penalty`. `peak_memory` is the
     peak memory of the first process in bytes.
@@ -29,6 +31,9 @@ class EpochCost:
 
     images: int
     seconds: float
+    low: float
+    high: float
+    repeats: int
     pipeline_share: float
     gemm_gflops: float
     gemm_share: float
@@ -36,15 +41,16 @@ class EpochCost:
     peak_memory: int
 
 
-def epoch_cost(config: RunConfig, data_dir: Path | None = None, devices: int = 1) -> EpochCost | None:
-    """Trains one epoch on all training images in a temporary folder. With several processes, all but the first
+def epoch_cost(config: RunConfig, data_dir: Path | None = None, devices: int = 1, repeats: int = 3) -> EpochCost | None:
+    """Trains `repeats` epochs on all training images in a temporary folder. With several processes, all but the first
     return None.
     """
+    check_positive(repeats=repeats)
     if config.data.subset is not None:
         raise FavoritError(
             f"data.subset={config.data.subset} is not valid here: an epoch is timed on all training images"
         )
-    options = config.train.replace(epochs=1, select="last", patience=None)
+    options = config.train.replace(epochs=repeats, select="last", patience=None)
     config = config.replace(data=config.data.replace(validation=0, folds=None, fold=None), train=options)
     data = load_dataset(config.data.name, data_dir)
     seconds: list[float] = []
@@ -79,12 +85,16 @@ def epoch_cost(config: RunConfig, data_dir: Path | None = None, devices: int = 1
     if devices > 1:  # training gave each process a share of the threads
         torch.set_num_threads(threads)
     limit = measure.gemm_limit()
+    epoch_seconds = statistics.median(seconds)
     return EpochCost(
         images=len(data.train),
-        seconds=seconds[0],
-        pipeline_share=pipeline_seconds / seconds[0],
+        seconds=epoch_seconds,
+        low=min(seconds),
+        high=max(seconds),
+        repeats=repeats,
+        pipeline_share=pipeline_seconds / epoch_seconds,
         gemm_gflops=limit / 1e9,
-        gemm_share=3 * result["flops"] * len(data.train) / seconds[0] / limit,
+        gemm_share=3 * result["flops"] * len(data.train) / epoch_seconds / limit,
         cache_penalty=measure.cache_penalty(),
         peak_memory=result["peak_memory"],
     )

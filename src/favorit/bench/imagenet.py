@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from favorit import published
 from favorit.bench.model_speed import INFERENCE, STEP
 from favorit.bench.speed import Cost
+from favorit.bench.spread import Ratio, ratio
 from favorit.config import ModelConfig
 
 # preset -> its published table of times
@@ -31,13 +32,17 @@ class Times:
 
 @dataclass(frozen=True)
 class ModelTimes:
-    """The times of one model. Ratios are relative to all_standard, the first row of the table."""
+    """The times of one model. Ratios are relative to all_standard, the first row of the table.
+
+    Ours are medians of the ratios of rounds, with their interval.
+    """
 
     layout: str
     performer: str | None
     ours: Times
     published: Times
-    ours_ratio: Times
+    ours_epoch_ratio: Ratio
+    ours_batch_ratio: Ratio
     published_ratio: Times
 
 
@@ -48,7 +53,8 @@ def compare_with_published(
     measured = {(models[cost.name].layout, models[cost.name].performer, cost.what): cost for cost in costs}
     # all_standard has no performer layers, but its configuration still names this performer.
     unused_performer = next(config.performer for config in models.values())
-    rows = []
+    rows: list[ModelTimes] = []
+    first: tuple[Cost, Cost, Times] | None = None
     for row in table.rows:
         performer = f"{KERNELS[str(row['kernel'])]}(m={row['m']:g})" if row["kernel"] else None
         layout = str(row["layout"])
@@ -59,13 +65,19 @@ def compare_with_published(
             deviation=inference.deviation * BATCH / batch,
         )
         theirs = Times(_number(row["train_s_per_epoch"]), _number(row["infer_ms_per_batch"]))
-        rows.append((layout, performer, ours, theirs))
-    _, _, our_first, their_first = rows[0]
-    return [ModelTimes(*row, _ratio(row[2], our_first), _ratio(row[3], their_first)) for row in rows]
-
-
-def _ratio(times: Times, first: Times) -> Times:
-    return Times(times.epoch / first.epoch, times.batch / first.batch)
+        first = first or (step, inference, theirs)
+        rows.append(
+            ModelTimes(
+                layout,
+                performer,
+                ours,
+                theirs,
+                ours_epoch_ratio=ratio(step.rounds, first[0].rounds),
+                ours_batch_ratio=ratio(inference.rounds, first[1].rounds),
+                published_ratio=Times(theirs.epoch / first[2].epoch, theirs.batch / first[2].batch),
+            )
+        )
+    return rows
 
 
 def _number(cell: str | float | None) -> float:

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from favorit import measure
 from favorit.bench.memory import check_fits, peak_bytes
-from favorit.bench.speed import Cost, Key, cost, run_forward
+from favorit.bench.speed import Cost, Key, cost, pairs_with_first, run_forward
 from favorit.bench.timing import interleave_with_gemm
 from favorit.config import ModelConfig
 from favorit.model import LAYOUTS, create_model
@@ -45,7 +45,7 @@ def model_costs(models: dict[str, ModelConfig], batch: int, *, repeats: int = 7)
         batch_flops = batch * measure.flops(model, images[:1])[""]
         flops[name, STEP, model.tokens] = 3 * batch_flops
         flops[name, INFERENCE, model.tokens] = batch_flops
-    times, limit = interleave_with_gemm(calls, repeats)
+    times, limit = interleave_with_gemm(calls, repeats, pairs_with_first(calls))
     shares = {key: 1e3 * flops[key] / times[key].median / limit for key in calls}
     return [replace(cost(key, times[key], call, batch, shares[key]), path=paths[key]) for key, call in calls.items()]
 

@@ -6,7 +6,7 @@ Shapes: B batch, H heads, N tokens, D head width.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -16,6 +16,7 @@ from torch import Tensor
 from favorit import measure
 from favorit.attention import Mixer, build_mixer
 from favorit.bench.memory import check_fits, fit_quadratic, peak_bytes
+from favorit.bench.spread import Ratio, ratio
 from favorit.bench.timing import Stats, interleave_with_gemm
 from favorit.errors import FavoritError
 
@@ -46,7 +47,7 @@ class Cost:
 
     `median`, quartiles `low` and `high`, `mean` and `deviation` are milliseconds. `memory` is the peak of tensor
     storage in bytes. Values per token are totals / number of tokens in the batch. `gemm_share` is the achieved share
-    of the matrix-product limit. `path` names the implementation.
+    of the matrix-product limit. `path` names the implementation. `rounds` are the milliseconds of each round.
     """
 
     name: str
@@ -62,22 +63,23 @@ class Cost:
     bytes_per_token: float
     gemm_share: float | None = None
     path: str = ""
+    rounds: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
 class Scaling:
     """How the cost of a token changes between the token counts `first` and `last`.
 
-    `time` is the largest time per token divided by the smallest. `memory` is the largest memory per token after
-    `first` divided by that at `first`: above 1 if memory grows faster than the tokens, below 1 if a part of the memory
-    is constant.
+    `time` is the largest time per token divided by the smallest, with its spread. `memory` is the largest memory per
+    token after `first` divided by that at `first`: above 1 if memory grows faster than the tokens, below 1 if a part of
+    the memory is constant.
     """
 
     name: str
     what: str
     first: int
     last: int
-    time: float
+    time: Ratio
     memory: float
 
 
@@ -104,7 +106,7 @@ def mixer_costs(specs: Iterable[str], sizes: Sequence[Size], *, repeats: int = 1
             with torch.no_grad():
                 paths[spec, FORWARD, size.tokens] = mixer.explain(*inputs[:3])
     batches = {size.tokens: size.batch for size in sizes}
-    times, limit = interleave_with_gemm(calls, repeats)
+    times, limit = interleave_with_gemm(calls, repeats, pairs_with_first(calls))
     shares = {key: 1e3 * flops[key] / times[key].median / limit for key in calls}
     return [
         replace(cost(key, times[key], call, batches[key[2]], shares[key]), path=paths[key])
@@ -116,7 +118,38 @@ def cost(key: Key, times: Stats, call: Callable[[], Any], batch: int, gemm_share
     """The cost of a timed call. One more call measures its memory."""
     memory, tokens = peak_bytes(call), batch * key[2]
     milliseconds = (times.median, times.low, times.high, times.mean, times.deviation)
-    return Cost(*key, *milliseconds, 1e3 * times.median / tokens, memory, memory / tokens, gemm_share)
+    return Cost(
+        *key,
+        *milliseconds,
+        microseconds_per_token=1e3 * times.median / tokens,
+        memory=memory,
+        bytes_per_token=memory / tokens,
+        gemm_share=gemm_share,
+        rounds=times.values,
+    )
+
+
+def pairs_with_first(keys: Iterable[Key]) -> list[tuple[Key, Key]]:
+    """Each key, paired with the first key of the same timed call and tokens; the first key itself is left out."""
+    first: dict[tuple[str, int], Key] = {}
+    return [(key, base) for key in keys if (base := first.setdefault(key[1:], key)) != key]
+
+
+def ratios_to_first(costs: Sequence[Cost]) -> list[Ratio | None]:
+    """The time of each cost relative to the first cost of the same timed call and tokens, None for this first cost.
+    Above 1 it is slower.
+    """
+    rounds = {(each.name, each.what, each.tokens): each.rounds for each in costs}
+    first = dict(pairs_with_first(rounds))
+    return [ratio(rounds[key], rounds[first[key]]) if key in first else None for key in rounds]
+
+
+def cost_rows(costs: Sequence[Cost]) -> list[dict[str, Any]]:
+    """The costs as rows of a CSV file: with the number of rounds, and the ratio to the first cost with its spread."""
+    return [
+        {**asdict(each), "rounds": len(each.rounds), **({} if found is None else found.fields())}
+        for each, found in zip(costs, ratios_to_first(costs), strict=True)
+    ]
 
 
 def scalings(costs: Iterable[Cost]) -> list[Scaling]:
@@ -128,11 +161,17 @@ def scalings(costs: Iterable[Cost]) -> list[Scaling]:
     for (name, what), group in groups.items():
         if len(group) > 1:
             group.sort(key=lambda each: each.tokens)
-            times = [each.microseconds_per_token for each in group]
+            slowest, fastest = (extreme(group, key=lambda each: each.microseconds_per_token) for extreme in (max, min))
             memory = [each.bytes_per_token for each in group]
             growth = max(memory[1:]) / memory[0] if memory[0] else 1.0
-            found.append(Scaling(name, what, group[0].tokens, group[-1].tokens, max(times) / min(times), growth))
+            found.append(Scaling(name, what, group[0].tokens, group[-1].tokens, _per_token(slowest, fastest), growth))
     return found
+
+
+def _per_token(slowest: Cost, fastest: Cost) -> Ratio:
+    """The ratio of times per token, in the same rounds."""
+    scale = slowest.microseconds_per_token / slowest.median / (fastest.microseconds_per_token / fastest.median)
+    return ratio([scale * value for value in slowest.rounds], fastest.rounds)
 
 
 def build(spec: str, size: Size) -> Mixer:

@@ -6,11 +6,12 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
 
+from favorit.bench.spread import all_decided, measure_rounds
 from favorit.bench.timing import Stats, describe
 from favorit.process import default_environment
 
@@ -66,15 +67,20 @@ def single_reply(module: str, request: Mapping[str, Any]) -> Any:
 
 
 def interleave_processes(
-    module: str, requests: Mapping[str, tuple[Mapping[str, Any], Mapping[str, str]]], repeats: int
+    module: str,
+    requests: Mapping[str, tuple[Mapping[str, Any], Mapping[str, str]]],
+    repeats: int,
+    pairs: Collection[tuple[str, str]] = (),
 ) -> dict[str, Stats]:
-    """Milliseconds of each process, timed in rounds a b c a b c .... `requests`: name -> (request, environment)."""
+    """Milliseconds of each process, timed in rounds a b c a b c .... `requests`: name -> (request, environment).
+
+    Rounds continue as in `measure_rounds` until the ratio of each pair is decided.
+    """
     with ExitStack() as stack:
         processes = {name: stack.enter_context(TimedProcess(module, *request)) for name, request in requests.items()}
         for process in processes.values():  # wait until all have finished their warm-up
             process.reply()
-        milliseconds: dict[str, list[float]] = {name: [] for name in processes}
-        for _ in range(repeats):
-            for name, process in processes.items():
-                milliseconds[name].append(1e3 * process.seconds())
-    return {name: describe(values) for name, values in milliseconds.items()}
+        rounds = measure_rounds(
+            lambda: {name: 1e3 * process.seconds() for name, process in processes.items()}, repeats, all_decided(pairs)
+        )
+    return {name: describe(values) for name, values in rounds.items()}

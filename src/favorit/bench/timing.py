@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from favorit import measure
+from favorit.bench.spread import all_decided, measure_rounds
 
 WARMUP = 2
 MIN_ROUND_SECONDS = 5e-3
@@ -21,41 +22,53 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Stats:
-    """Median, quartiles (`low`, `high`), mean and standard deviation of repeated measurements."""
+    """Median, quartiles (`low`, `high`), mean and standard deviation of repeated measurements, and their `values`."""
 
     median: float
     low: float
     high: float
     mean: float
     deviation: float
+    values: tuple[float, ...]
 
 
 def describe(values: Sequence[float]) -> Stats:
     """The statistics of the values. For a single value, both quartiles are that value and the deviation is 0."""
     if len(values) == 1:
-        return Stats(values[0], values[0], values[0], values[0], 0.0)
+        return Stats(values[0], values[0], values[0], values[0], 0.0, tuple(values))
     low, median, high = statistics.quantiles(values, n=4, method="inclusive")
-    return Stats(median, low, high, statistics.fmean(values), statistics.stdev(values))
+    return Stats(median, low, high, statistics.fmean(values), statistics.stdev(values), tuple(values))
 
 
-def interleave_calls(calls: Mapping[Key, Callable[[], Any]], repeats: int) -> dict[Key, Stats]:
+def interleave_calls(
+    calls: Mapping[Key, Callable[[], Any]], repeats: int, pairs: Collection[tuple[Key, Key]] = ()
+) -> dict[Key, Stats]:
     """Milliseconds of each call, timed in rounds a b c a b c ..., so that slow phases of the machine affect all calls.
 
-    A call shorter than 5 ms is repeated within its round.
+    A call shorter than 5 ms is repeated within its round. Rounds continue as in `measure_rounds` until the ratio of
+    each pair is decided.
     """
     named = {str(index): call for index, call in enumerate(calls.values())}
     first = measure.time_interleaved(named, 1, WARMUP)
     counts = [min(MAX_CALLS, math.ceil(MIN_ROUND_SECONDS / first[name].median)) for name in named]
-    counted = list(zip(calls.values(), counts, strict=True))
-    rounds = [[1e3 * _mean_seconds(call, count) for call, count in counted] for _ in range(repeats)]
-    return dict(zip(calls, map(describe, zip(*rounds, strict=True)), strict=True))
+    counted = list(zip(calls.items(), counts, strict=True))
+
+    def time_round() -> dict[Key, float]:
+        return {key: 1e3 * _mean_seconds(call, count) for (key, call), count in counted}
+
+    rounds = measure_rounds(time_round, repeats, all_decided(pairs))
+    return {key: describe(values) for key, values in rounds.items()}
 
 
-def interleave_with_gemm(calls: Mapping[Key, Callable[[], Any]], repeats: int) -> tuple[dict[Key, Stats], float]:
+def interleave_with_gemm(
+    calls: Mapping[Key, Callable[[], Any]], repeats: int, pairs: Collection[tuple[Key, Key]] = ()
+) -> tuple[dict[Key, Stats], float]:
     """As `interleave_calls`, with the matrix-product limit (FLOP/s) from a product timed in the same rounds."""
     product, flops = measure.gemm()
-    *times, product_time = interleave_calls(dict(enumerate([*calls.values(), product])), repeats).values()
-    return dict(zip(calls, times, strict=True)), 1e3 * flops / product_time.median
+    with_product: dict[Any, Callable[[], Any]] = {**calls, None: product}
+    times = interleave_calls(with_product, repeats, pairs)
+    limit = 1e3 * flops / times[None].median
+    return {key: times[key] for key in calls}, limit
 
 
 def measure_limits_around(work: Callable[[], Result]) -> tuple[Result, float, float]:

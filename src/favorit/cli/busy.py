@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from favorit.cli.shared import TableForm, with_fields
+from favorit.cli.shared import Repeats, TableForm, with_fields
 
 
 @with_fields
@@ -22,7 +22,7 @@ def busy(
     ] = None,
     batch: Annotated[int, typer.Option(min=1, help="Batch size.")] = 128,
     steps: Annotated[int, typer.Option(min=1, help="Training steps per round.")] = 8,
-    repeats: Annotated[int, typer.Option(min=1, help="Rounds.")] = 5,
+    repeats: Repeats = 6,
     *,
     form: TableForm,
 ) -> None:
@@ -34,7 +34,7 @@ def busy(
     Example: [bold]favorit bench busy --preset vit-64 --batch 64[/bold]
     """
     from favorit import measure
-    from favorit.bench.busy import BUSY_TARGET, QUIET_TARGET, slowdowns, verdict
+    from favorit.bench.busy import BUSY_TARGET, QUIET_TARGET, are_met, slowdowns, verdict
     from favorit.cli.machine import reserve_machine
     from favorit.fields import parse_settings
     from favorit.model import preset as preset_config
@@ -54,14 +54,14 @@ def busy(
             each.name,
             f"{each.quiet.median:.1f}",
             f"{each.busy.median:.1f}",
-            f"{each.to_default:.2f}x",
-            f"{each.to_one_thread:.2f}x",
+            each.to_default.text,
+            each.to_one_thread.text,
         ]
         for each in found
     ]
     heading = (
         f"training step, batch {batch}, {machine['threads']} threads, {machine['processor']}; "
-        f"median of {repeats} rounds of {steps} steps"
+        f"median of {len(found[0].quiet.values)} rounds of {steps} steps; ratios with 95 % interval"
     )
     form.write(titles, rows, right=titles[1:], heading=heading)
     disturbed = monitor.load is not None and monitor.load.note is not None
@@ -74,7 +74,15 @@ def busy(
         targets = {"quiet": QUIET_TARGET, "busy": BUSY_TARGET}
         report = {
             "environment": machine,
-            "settings": [asdict(each) for each in found],
+            "settings": [
+                {
+                    **asdict(each),
+                    **each.to_default.fields("to_default"),
+                    **each.to_one_thread.fields("to_one_thread"),
+                }
+                for each in found
+            ],
+            "met": are_met(found),
             "targets": targets,
             "foreign_load": monitor.json,
         }

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from favorit.cli.shared import TableForm, with_fields
+from favorit.cli.shared import Repeats, TableForm, with_fields
 
 if TYPE_CHECKING:
-    from favorit.bench.crossover import Crossing, Point
+    from favorit.bench.crossover import Crossing
 
 
 @with_fields
@@ -32,7 +32,7 @@ def crossover(
     most_tokens: Annotated[int, typer.Option(min=2, help="The largest token count of the default grid.")] = 1024,
     image: Annotated[int, typer.Option(min=1, help="Image side in pixels, for the advice.")] = 224,
     patch: Annotated[int, typer.Option(min=1, help="Patch side in pixels, for the advice.")] = 8,
-    repeats: Annotated[int, typer.Option(min=1, help="Timed repetitions, interleaved.")] = 7,
+    repeats: Repeats = 7,
     device: Annotated[str, typer.Option(help="cpu; other devices, such as cuda, are unverified.")] = "cpu",
     out: Annotated[
         Path | None, typer.Option(help="Also write all times and memory as CSV.", metavar="FILE.csv")
@@ -49,8 +49,9 @@ def crossover(
     [bold]favorit bench crossover --batch 1 --mixer relu --mixer "favor(m=64)" --image 32 --patch 2[/bold]
     """
     from favorit import measure
-    from favorit.bench.crossover import advice, crossings, default_grid, measure_points
+    from favorit.bench.crossover import crossings, default_grid, measure_points, rows
     from favorit.bench.crossover_figure import draw, panels
+    from favorit.bench.crossover_text import advice, describe_disturbances
     from favorit.cli.console import check_figures, check_outputs
     from favorit.cli.machine import reserve_machine
     from favorit.cli.progress import delayed_bar
@@ -71,21 +72,19 @@ def crossover(
     check_figures(figure=figure)
     keep_large_buffers()
     console = form.open_console()
-    points: list[Point] = []
     sizes = dict(batch=batch, heads=heads, head_dim=head_dim, repeats=repeats)
     compared = mixers or ["relu", "relu(m=64)", "favor(m=64)"]
     with reserve_machine(console) as monitor, delayed_bar(console, "measuring") as listen:
-        for done, measured in enumerate(measure_points(compared, grid, **sizes, device=device), 1):
-            points += measured
-            listen(sum(grid[:done]), sum(grid))
+        points = measure_points(compared, grid, **sizes, device=device, listen=listen)
     machine = measure.fingerprint()
     size = f"batch {batch}, {heads} heads of {head_dim}"
-    title = f"Tokens from which a mixer beats SDPA: {size}, {machine['threads']} threads, {machine['processor']}"
+    title = f"Tokens from which a mixer beats SDPA\n{size}, {machine['threads']} threads, {machine['processor']}"
     sentence = advice(points, image, patch, advised)
-    _write(form, title, crossings(points), grid)
-    console.print(sentence, markup=False, soft_wrap=True)
+    _write(form, f"{title}; in brackets: 95 % interval", crossings(points), grid)
+    for line in (*describe_disturbances(points, repeats), sentence):
+        console.print(line, markup=False, soft_wrap=True)
     if out is not None:
-        write_csv(points, out)
+        write_csv(rows(points), out)
     if figure is not None:
         save_figure(draw(panels(points), title), figure)
     if form.as_json:
@@ -94,7 +93,7 @@ def crossover(
             **sizes,
             "advice": sentence,
             "crossings": [asdict(crossing) for crossing in crossings(points)],
-            "points": [asdict(point) for point in points],
+            "points": [{**row, "rounds": point.rounds} for row, point in zip(rows(points), points, strict=True)],
             "foreign_load": monitor.json,
         }
         typer.echo(json.dumps(report))
@@ -102,14 +101,9 @@ def crossover(
 
 def _write(form: TableForm, heading: str, found: list[Crossing], grid: list[int]) -> None:
     from favorit.bench.crossover import CURVES
+    from favorit.bench.crossover_text import describe_crossing
 
     cells = {(crossing.mixer, crossing.curve): crossing for crossing in found}
     mixers = dict.fromkeys(crossing.mixer for crossing in found)
-    rows = [[mixer, *(_cell(cells[mixer, curve], grid) for curve in CURVES)] for mixer in mixers]
+    rows = [[mixer, *(describe_crossing(cells[mixer, curve], grid) for curve in CURVES)] for mixer in mixers]
     form.write(["mixer", *CURVES], rows, right=CURVES, heading=heading)
-
-
-def _cell(crossing: Crossing, grid: list[int]) -> str:
-    if crossing.tokens is None:
-        return f"never up to {grid[-1]}"
-    return f"always from {grid[0]}" if crossing.always else f"{crossing.tokens:.0f}"

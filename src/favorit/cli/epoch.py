@@ -21,16 +21,17 @@ def epoch(
         typer.Option("--set", help="Any field, such as train.batch_size=64. Repeatable.", metavar="FIELD=VALUE"),
     ] = None,
     devices: Annotated[int, typer.Option(help="Number of processes that share each batch (DDP).", min=1)] = 1,
+    repeats: Annotated[int, typer.Option(help="Number of timed epochs.", min=1)] = 3,
     data_dir: Annotated[
         Path | None, typer.Option(help="Data directory. Default: FAVORIT_DATA, else the user's cache directory.")
     ] = None,
     *,
     form: TableForm,
 ) -> None:
-    """Time one whole training epoch.
+    """Time whole training epochs.
 
-    Reports seconds, the share of the input pipeline, the achieved share of this machine's matrix-product limit, the
-    cross-core cache penalty, and memory.
+    Reports the seconds of an epoch (median, fastest and slowest), the share of the input pipeline, the achieved share
+    of this machine's matrix-product limit, the cross-core cache penalty, and memory.
 
     Examples: [bold]favorit bench epoch --data cifar10 --preset vit-64 --set "data.augment=flip|rotate(5)"[/bold],
     [bold]favorit bench epoch --set train.precision=bf16 --devices 2[/bold]
@@ -46,7 +47,7 @@ def epoch(
     config = build_config(None, preset, [*defaults, *(settings or [])], data=data, epochs=None, seed=None)
     console = form.open_console()
     with reserve_machine(console) as monitor:
-        cost = epoch_cost(config, data_dir, devices)
+        cost = epoch_cost(config, data_dir, devices, repeats)
     if cost is None:  # not the first of several processes
         return
     machine = measure.fingerprint()
@@ -56,11 +57,13 @@ def epoch(
         return
     processes = f"{devices} processes on " if devices > 1 else ""
     heading = (
-        f"{preset} on {config.data.name}: one epoch, {processes}{machine['threads']} threads, {machine['processor']}"
+        f"{preset} on {config.data.name}: one epoch, median of {cost.repeats}, "
+        f"{processes}{machine['threads']} threads, {machine['processor']}"
     )
+    spread = f" ({cost.low:.2f} to {cost.high:.2f})" if cost.repeats > 1 else ""
     rows = [
         ("images", f"{cost.images:,}"),
-        ("seconds", f"{cost.seconds:.1f}"),
+        ("seconds", f"{cost.seconds:.2f}{spread}"),
         ("images per second", f"{cost.images / cost.seconds:,.0f}"),
         ("share of the input pipeline", f"{cost.pipeline_share:.1%}"),
         ("matrix-product limit, GFLOP/s", f"{cost.gemm_gflops:.0f}"),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from favorit.cli.shared import TableForm, with_fields
+from favorit.cli.shared import Repeats, TableForm, with_fields
 
 if TYPE_CHECKING:
     from favorit.bench.peers.comparison import Mode
@@ -36,7 +36,7 @@ def peers(
     head_dim: Annotated[int, typer.Option(min=1, help="Head width, in the cases attention and step.")] = 16,
     m: Annotated[int, typer.Option(min=1, help="Features.")] = 128,
     depth: Annotated[int, typer.Option(min=1, help="Layers, in the case step.")] = 6,
-    repeats: Annotated[int, typer.Option(min=1, help="Timed repetitions, interleaved.")] = 11,
+    repeats: Repeats = 11,
     compiled: Annotated[
         bool, typer.Option("--compile", help="Also time ours with torch.compile, in extra rows (compiling is slow).")
     ] = False,
@@ -65,7 +65,8 @@ def peers(
     """
     from favorit import measure
     from favorit.bench.peers.comparison import Sizes
-    from favorit.bench.peers.table import measure_rows, select
+    from favorit.bench.peers.table import columns, measure_rows, select
+    from favorit.bench.spread import describe_undecided
     from favorit.cli.console import check_outputs
     from favorit.cli.machine import reserve_machine
     from favorit.cli.progress import delayed_bar
@@ -98,7 +99,7 @@ def peers(
                 )
     heading = (
         f"{machine['threads']} threads, {machine['processor']}, batch {batch}; "
-        f"median of {repeats}, separate processes, interleaved"
+        f"median of {repeats} rounds or more, separate processes, interleaved; ratios with 95 % interval"
     )
     form.write(TITLES, map(_cells, rows), right=TITLES[1:], optional=OPTIONAL, heading=heading)
     notes = [f"{row.case}, {_name(row)} / {row.peer}: {row.check}" for row in rows if row.ours_ms is None]
@@ -110,17 +111,18 @@ def peers(
         "cache penalty: slowdown of an operation when half of its input was written by another core; "
         "far above 1 if the cores share no cache",
     ]
+    notes += describe_undecided([row.ratio for row in rows if row.ratio is not None], repeats)
     if any(row.ours_epoch for row in rows):
         notes.append(f"epoch: extrapolated from one step to 50,000 images; images from {source}")
     for note in notes:
         console.print(note, markup=False, soft_wrap=True)
     if out is not None:
-        write_csv(rows, out)
+        write_csv([columns(row) for row in rows], out)
     if form.as_json:
         report = {
             "environment": machine,
             "sizes": asdict(sizes),
-            "rows": [asdict(row) for row in rows],
+            "rows": [columns(row) for row in rows],
             "foreign_load": monitor.json,
         }
         typer.echo(json.dumps(report))
@@ -139,7 +141,7 @@ def _cells(row: Row) -> list[str]:
         _range(row.ours_low, row.ours_high),
         _number(row.peer_ms),
         _range(row.peer_low, row.peer_high),
-        *(_number(ratio, "x") for ratio in (row.ratio, row.ratio_tuned, row.ratio_default)),
+        *("" if ratio is None else ratio.verdict for ratio in (row.ratio, row.ratio_tuned, row.ratio_default)),
         _number(row.gemm_share),
         _number(row.cache_penalty, "x"),
         "" if row.ours_epoch is None else f"{row.ours_epoch:.1f} / {row.peer_epoch:.1f}",

@@ -27,6 +27,12 @@ Workers = Annotated[
 DataDir = Annotated[
     Path | None, typer.Option(help="Folder of the data sets (default: FAVORIT_DATA, else the user's cache).")
 ]
+Repeats = Annotated[
+    int,
+    typer.Option(
+        min=1, help="Timed rounds, interleaved. Undecided ratios are measured in up to 3 times as many (at least 6)."
+    ),
+]
 
 
 def _form(name: str, help: str) -> Any:

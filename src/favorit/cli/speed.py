@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from favorit.cli.shared import TableForm, with_fields
+from favorit.cli.shared import Repeats, TableForm, with_fields
 
 if TYPE_CHECKING:
     from favorit import published
     from favorit.bench.imagenet import ModelTimes
     from favorit.bench.speed import Cost
 
-TITLES = ("name", "what", "tokens", "ms", "quartiles", "ratio", "us/token", "MiB", "of limit")
+TITLES = ("name", "what", "tokens", "ms", "quartiles", "ratio (95 % interval)", "us/token", "MiB", "of limit")
 # Ours and published: seconds per epoch of 10,000 images and milliseconds per 64 images, with ratios to all_standard.
 PUBLISHED_TITLES = (
     "layout",
@@ -61,7 +61,7 @@ def speed(
         list[int] | None, typer.Option(min=1, help="Tokens of the mixers. Default: 65. Repeatable.")
     ] = None,
     head_dim: Annotated[int, typer.Option(min=1, help="Head width of the mixers.")] = 16,
-    repeats: Annotated[int, typer.Option(min=1, help="Timed repetitions, interleaved.")] = 11,
+    repeats: Repeats = 11,
     explain: Annotated[
         bool, typer.Option("--explain", help="Print the implementation that each call uses, and why.")
     ] = False,
@@ -81,7 +81,8 @@ def speed(
     from favorit import measure, published
     from favorit.bench.imagenet import PUBLISHED, compare_with_published
     from favorit.bench.model_speed import all_layouts, model_costs
-    from favorit.bench.speed import Size, mixer_costs, scalings
+    from favorit.bench.speed import Size, cost_rows, mixer_costs, ratios_to_first, scalings
+    from favorit.bench.spread import describe_undecided
     from favorit.cli.console import check_outputs
     from favorit.cli.machine import reserve_machine
     from favorit.errors import FavoritError
@@ -118,13 +119,19 @@ def speed(
             costs = mixer_costs(mixers or ["softmax", "relu(m=64)", "favor(m=64)"], sizes, repeats=repeats)
     machine = measure.fingerprint()
     hardware = f"{machine['threads']} threads, {machine['processor']}"
-    heading = f"{hardware}; median of {repeats}, interleaved; ratio: time / time of the first row, above 1 is slower"
+    heading = (
+        f"{hardware}; median of {len(costs[0].rounds)} rounds, interleaved; "
+        "ratio: time / time of the first row, above 1 is slower"
+    )
     form.write(TITLES, _rows(costs), right=TITLES[1:], optional=OPTIONAL, heading=heading)
-    console.print("of limit: achieved share of this machine's matrix-product limit", markup=False, soft_wrap=True)
+    ratios = [ratio for ratio in ratios_to_first(costs) if ratio is not None]
+    notes = ["of limit: achieved share of this machine's matrix-product limit", *describe_undecided(ratios, repeats)]
+    for note in notes:
+        console.print(note, markup=False, soft_wrap=True)
     for scaling in scalings(costs):
         line = (
             f"{scaling.name}, {scaling.what}, {scaling.first} to {scaling.last} tokens: time per token varies by "
-            f"{scaling.time:.2f}x, memory per token is at most {scaling.memory:.2f}x that at {scaling.first}"
+            f"{scaling.time.text}, memory per token is at most {scaling.memory:.2f}x that at {scaling.first}"
         )
         console.print(line, markup=False, soft_wrap=True)
     for name, (table, rows) in comparisons.items():
@@ -147,11 +154,11 @@ def speed(
             line = f"{cost.name}, {cost.what}, {cost.tokens} tokens: {cost.path}"
             console.print(line, markup=False, soft_wrap=True)
     if out is not None:
-        write_csv(costs, out)
+        write_csv(cost_rows(costs), out)
     if form.as_json:
         report = {
             "environment": machine,
-            "costs": [asdict(cost) for cost in costs],
+            "costs": [{**row, "rounds": cost.rounds} for row, cost in zip(cost_rows(costs), costs, strict=True)],
             "published": {name: [asdict(row) for row in rows] for name, (_, rows) in comparisons.items()},
             "foreign_load": monitor.json,
         }
@@ -159,7 +166,8 @@ def speed(
 
 
 def _rows(costs: list[Cost]) -> list[list[str]]:
-    base = {(cost.what, cost.tokens): cost.median for cost in reversed(costs)}
+    from favorit.bench.speed import ratios_to_first
+
     return [
         [
             cost.name,
@@ -167,12 +175,12 @@ def _rows(costs: list[Cost]) -> list[list[str]]:
             str(cost.tokens),
             f"{cost.median:.2f}",
             f"{cost.low:.2f}..{cost.high:.2f}",
-            f"{cost.median / base[cost.what, cost.tokens]:.2f}x",
+            "1" if ratio is None else ratio.verdict,
             f"{cost.microseconds_per_token:.3g}",
             f"{cost.memory / 2**20:.1f}",
             "" if cost.gemm_share is None else f"{cost.gemm_share:.2f}",
         ]
-        for cost in costs
+        for cost, ratio in zip(costs, ratios_to_first(costs), strict=True)
     ]
 
 
@@ -182,11 +190,11 @@ def _published_rows(rows: list[ModelTimes]) -> list[list[str]]:
             row.layout,
             row.performer or "",
             f"{row.ours.epoch:.1f}",
-            f"{row.ours_ratio.epoch:.2f}",
+            row.ours_epoch_ratio.verdict,
             f"{row.published.epoch:.1f}",
             f"{row.published_ratio.epoch:.2f}",
             f"{row.ours.batch:.1f} +- {row.ours.deviation:.1f}",
-            f"{row.ours_ratio.batch:.2f}",
+            row.ours_batch_ratio.verdict,
             f"{row.published.batch:.1f}",
             f"{row.published_ratio.batch:.2f}",
         ]

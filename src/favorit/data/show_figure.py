@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from favorit.data.images import DataSet
-from favorit.data.show import SAMPLES_SHOWN, Picture, picture
+from favorit.data.show import Picture, picture
 from favorit.export import save_figure
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 TILE_SIDE = 32
 GAP = 0.08
+SAMPLES_SPACE = (6.4, 7.2)  # inches, width and height
 PAPER = (226, 232, 240)
 COLORS = {1: ("#444444",), 3: ("#c8443c", "#3f8f4f", "#3b6fb5")}
 SHOWN_RANGE = (-2.0, 2.0)  # normalized values drawn as black and white
@@ -31,8 +32,8 @@ def draw(content: Picture) -> Figure:
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     figure = Figure(figsize=(15, 8.5), layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.08))
-    figure.suptitle(content.title, fontsize=15, fontweight="bold", x=0.01, ha="left")
-    figure.supxlabel(content.caption, fontsize=8.5, color="#666666", x=0.01, ha="left")
+    figure.suptitle(content.title, fontsize=15, fontweight="bold", x=0.01, ha="left", parse_math=False)
+    figure.supxlabel(content.caption, fontsize=8.5, color="#666666", x=0.01, ha="left", parse_math=False)
     halves = figure.add_gridspec(1, 2)
     _draw_samples(figure.add_subplot(halves[0]), content)
     rows = halves[1].subgridspec(3, 1, height_ratios=(1, 1, 2.4))
@@ -70,15 +71,37 @@ def save_picture(
 
 def _draw_samples(axes: Axes, content: Picture) -> None:
     first = content.samples[0][1]
-    tiles = first.new_full((len(content.samples), SAMPLES_SHOWN, *first.shape[1:]), 255)
+    count = max(len(images) for _, images in content.samples)
+    columns = sample_columns(len(content.samples), count, *first.shape[2:])
+    rows = -(-count // columns)
+    tiles = first.new_full((len(content.samples), rows * columns, *first.shape[1:]), 255)
     for row, (_, images) in zip(tiles, content.samples, strict=True):
         row[: len(images)] = images
-    sheet = _mosaic(tiles)
+    sheet = _mosaic(tiles.unflatten(1, (rows, columns)).flatten(0, 1))
     _show(axes, sheet)
     axes.set_title("Samples by class", fontsize=11, loc="left")
     pitch = sheet.shape[1] / len(tiles)
-    axes.set_yticks([(number + 0.5) * pitch for number in range(len(tiles))], [name for name, _ in content.samples])
+    axes.set_yticks(
+        [(number + 0.5) * pitch for number in range(len(tiles))],
+        [name for name, _ in content.samples],
+        parse_math=False,
+    )
     axes.tick_params(length=0, labelsize=10)
+    if rows > 1:
+        for number in range(1, len(tiles)):
+            axes.axhline(number * pitch - 0.5, color="white", linewidth=6)
+
+
+def sample_columns(classes: int, count: int, height: int, width: int) -> int:
+    """The number of images in a row of samples for which images are largest, with few empty places. A class may
+    have several rows.
+    """
+
+    def scale(columns: int) -> float:
+        rows = classes * -(-count // columns)
+        return min(SAMPLES_SPACE[0] / (columns * width), SAMPLES_SPACE[1] / (rows * height))
+
+    return max(range(1, count + 1), key=lambda columns: (scale(columns), -(-count % columns)))
 
 
 def _views(content: Picture) -> list[tuple[str, Tensor]]:

@@ -15,12 +15,14 @@ from typing import Any
 from favorit import measure
 from favorit.bench.peers.comparison import TOLERANCES, Agreement, Comparison, Mode, Sizes
 from favorit.bench.peers.worker import COMPARISONS
+from favorit.bench.spread import Ratio, ratio
 from favorit.bench.timed_process import WorkerError, interleave_processes, single_reply
 from favorit.bench.timing import measure_limits_around
 from favorit.errors import FavoritError, unknown
 from favorit.process import default_environment, worker_settings
 
 WORKER = "favorit.bench.peers.worker"
+MAIN_PAIR = ("peer default", "ours tuned")
 # Packages outside the extra: vit-pytorch requires torchvision, which its ViT does not use.
 INSTALL = {"vit_pytorch": "pip install --no-deps vit-pytorch (and einops)"}
 EXTRA = "pip install 'favorit[peers]'"
@@ -47,13 +49,22 @@ class Row:
     peer_ms: float | None = None
     peer_low: float | None = None
     peer_high: float | None = None
-    ratio: float | None = None
-    ratio_tuned: float | None = None
-    ratio_default: float | None = None
+    ratio: Ratio | None = None
+    ratio_tuned: Ratio | None = None
+    ratio_default: Ratio | None = None
     gemm_share: float | None = None
     cache_penalty: float | None = None
     ours_epoch: float | None = None
     peer_epoch: float | None = None
+
+
+def columns(row: Row) -> dict[str, Any]:
+    """The row of a CSV file: each ratio with its spread, and their number of rounds."""
+    found: dict[str, Any] = {}
+    for name, value in asdict(row).items():
+        spread = getattr(row, name)
+        found |= spread.fields(name) if isinstance(spread, Ratio) else {name: value}
+    return {**found, "rounds": None if row.ratio is None else row.ratio.rounds}
 
 
 def select(case: str, only: str = "", m: int = Sizes.m) -> list[str]:
@@ -112,10 +123,12 @@ def _measure(comparison: Comparison, sizes: Sizes, repeats: int, mode: Mode) -> 
             "peer tuned": (request("theirs"), tuned),
             "ours default": (request("ours"), default),
         }
-        times, limit, cache_penalty = measure_limits_around(lambda: interleave_processes(WORKER, processes, repeats))
+        times, limit, cache_penalty = measure_limits_around(
+            lambda: interleave_processes(WORKER, processes, repeats, [MAIN_PAIR])
+        )
     except WorkerError as error:
         return Row(**labels, check=f"failed: {error}")
-    ours, peer = times["ours tuned"], times["peer default"]
+    peer, ours = (times[name] for name in MAIN_PAIR)
     steps = None if comparison.epoch_images is None else ceil(comparison.epoch_images / sizes.batch)
     return Row(
         **labels,
@@ -126,9 +139,9 @@ def _measure(comparison: Comparison, sizes: Sizes, repeats: int, mode: Mode) -> 
         peer_ms=peer.median,
         peer_low=peer.low,
         peer_high=peer.high,
-        ratio=peer.median / ours.median,
-        ratio_tuned=times["peer tuned"].median / ours.median,
-        ratio_default=peer.median / times["ours default"].median,
+        ratio=ratio(peer.values, ours.values),
+        ratio_tuned=ratio(times["peer tuned"].values, ours.values),
+        ratio_default=ratio(peer.values, times["ours default"].values),
         gemm_share=None if mode == "bf16" else 1e3 * agreement.flops / ours.median / limit,
         cache_penalty=cache_penalty,
         ours_epoch=steps and steps * ours.median / 1e3,
