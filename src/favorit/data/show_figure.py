@@ -38,10 +38,11 @@ def draw(content: Picture) -> Figure:
     _draw_samples(figure.add_subplot(halves[0]), content)
     rows = halves[1].subgridspec(3, 1, height_ratios=(1, 1, 2.4))
     views = _views(content)
-    columns = max(len(content.steps), len(views))
+    steps = [*([content.file] if content.file else []), *content.steps]
+    columns = max(len(steps), len(views))
     lower = rows[2].subgridspec(1, 2, width_ratios=(1, 1.3))
     for row, title, images in (
-        (rows[0], "Steps of augmentation", content.steps),
+        (rows[0], "Steps of augmentation", steps),
         (rows[1], "Views of the original", views),
     ):
         places = row.subgridspec(1, columns)
