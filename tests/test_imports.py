@@ -46,7 +46,7 @@ ORDER = [
     ["model"],
     ["catalog", "data", "training", "metrics"],
     ["study", "studies", "tuning", "bench", "selftest"],
-    ["report"],
+    ["reports"],
     ["cli", "demo", "__main__"],
 ]
 LEVELS = {name: level for level, names in enumerate(ORDER) for name in names}

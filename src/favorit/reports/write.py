@@ -8,8 +8,8 @@ from pathlib import Path
 from favorit.charts.save import FORMATS, save_chart
 from favorit.errors import FavoritError
 from favorit.files import write_text
-from favorit.report.contents import Document
-from favorit.report.page import page
+from favorit.reports.contents import Document
+from favorit.reports.page import page
 
 TABLE_FORMATS = {"csv": ".csv", "markdown": ".md", "latex": ".tex"}
 PAGE = "index.html"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from favorit.config import RunConfig
 from favorit.errors import FavoritError
 from favorit.fields import DEFAULTS, flatten
-from favorit.report.style import Style, styles
+from favorit.reports.style import Style, styles
 from favorit.study import Options, Study, load_study
 from favorit.study.load import built_in
 from favorit.study.matching import match

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from favorit.report.collect import StudyRuns, Variant
-from favorit.report.contents import Column, Table
-from favorit.report.definitions import FigureDefinition, Parts, Styles, TableDefinition
-from favorit.report.encodings import color_of_variant, dash_of_variant, label_expression, shape_of_variant
+from favorit.reports.collect import StudyRuns, Variant
+from favorit.reports.contents import Column, Table
+from favorit.reports.definitions import FigureDefinition, Parts, Styles, TableDefinition
+from favorit.reports.encodings import color_of_variant, dash_of_variant, label_expression, shape_of_variant
 from favorit.study.statistics import aggregate
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """Definitions of the parts of a report: each computes its data from the runs of a study, or says what is missing.
 
 A figure is two functions: `data` computes a tidy table from the runs, `draw` turns the table into a chart. Tests look
-at the data. `PARTS` of `report/parts/` maps each study to its figures, tables and questions; the parts of `general`
+at the data. `PARTS` of `reports/parts/` maps each study to its figures, tables and questions; the parts of `general`
 apply to every study.
 """
 
@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from favorit.report.contents import Answer, Figure, Gap, Table
+from favorit.reports.contents import Answer, Figure, Gap, Table
 
 if TYPE_CHECKING:
     import altair
     import pandas
 
-    from favorit.report.collect import StudyRuns
-    from favorit.report.style import Style
+    from favorit.reports.collect import StudyRuns
+    from favorit.reports.style import Style
 
 # {variant: its label, color and shape}.
 Styles = Mapping[str, "Style"]

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import altair
     import pandas
 
-    from favorit.report.style import Style
+    from favorit.reports.style import Style
 
 
 def label_expression(styles: Mapping[str, Style]) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from favorit.report.collect import ReportRun, Variant
+from favorit.reports.collect import ReportRun, Variant
 from favorit.study.statistics import Difference, paired_bootstrap
 from favorit.training.find import open_run
 from favorit.training.predictions import Predictions

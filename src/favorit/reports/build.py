@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from favorit import __version__
-from favorit.report.collect import Collection, ReportRun, StudyRuns, collect
-from favorit.report.contents import Document, Figure, Gap, RunDetails, Section, Table
-from favorit.report.parts import GENERAL, PARTS
+from favorit.reports.collect import Collection, ReportRun, StudyRuns, collect
+from favorit.reports.contents import Document, Figure, Gap, RunDetails, Section, Table
+from favorit.reports.parts import GENERAL, PARTS
 
 
 def build_report(folder: str | Path = "runs", studies: Iterable[str | Path] = (), scale: str | None = None) -> Document:

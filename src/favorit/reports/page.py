@@ -11,7 +11,7 @@ from importlib.resources import files
 from typing import Any
 
 from favorit.charts.save import specification
-from favorit.report.contents import Answer, Column, Document, Figure, Gap, Section, Table
+from favorit.reports.contents import Answer, Column, Document, Figure, Gap, Section, Table
 
 # The page loads nothing from anywhere: scripts, styles and data are inside it.
 POLICY = "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data: blob:"
@@ -23,7 +23,7 @@ def page(document: Document) -> str:
 
     # Vega, Vega-Lite and vega-embed, which the page calls as `vegaEmbed`.
     bundle = vl_convert.javascript_bundle()  # type: ignore[call-arg]
-    static = files("favorit.report") / "static"
+    static = files("favorit.reports") / "static"
     sections = "".join(_section(section) for section in document.sections)
     links = "".join(f'<a href="#{escape(each.name)}">{escape(each.title)}</a>' for each in document.sections)
     facts = " · ".join(f"{escape(name)} {escape(value)}" for name, value in document.facts.items())

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from favorit import published
-from favorit.report.collect import StudyRuns
-from favorit.report.definitions import FigureDefinition, Parts, Styles
-from favorit.report.encodings import LAYOUT_ORDER, fixed_color
+from favorit.reports.collect import StudyRuns
+from favorit.reports.definitions import FigureDefinition, Parts, Styles
+from favorit.reports.encodings import LAYOUT_ORDER, fixed_color
 from favorit.spec import parse
 from favorit.studies.hybrids import published_point
 
