@@ -26,6 +26,7 @@ CONFIG: Mapping[str, Any] = {
         "titleFontWeight": "normal",
         "gridOpacity": 0.5,
         "labelLimit": 260,
+        "maxExtent": 300,  # titles keep clear of labels as long as `labelLimit`
     },
     "legend": {
         "labelFontSize": 11,
@@ -55,15 +56,16 @@ def save_chart(chart: altair.TopLevelMixin | Mapping[str, Any], *paths: Path) ->
     """Writes a chart, or its specification, in the format of each path's suffix. The chart is laid out once."""
     import vl_convert
 
+    formats = {path: checked_format(path) for path in paths}
     svg = vl_convert.vegalite_to_svg(dict(chart) if isinstance(chart, Mapping) else specification(chart))
     writers: dict[str, Callable[[], bytes]] = {
         ".svg": svg.encode,
         ".png": lambda: vl_convert.svg_to_png(svg, scale=SCALE),
         ".pdf": lambda: vl_convert.svg_to_pdf(svg),
     }
-    for path in paths:
+    for path, suffix in formats.items():
         try:
-            write_atomically(path, partial(_write_bytes, writers[checked_format(path)]()))
+            write_atomically(path, partial(_write_bytes, writers[suffix]()))
         except OSError as error:
             raise FavoritError(f"cannot write {path}: {error.strerror}") from None
 

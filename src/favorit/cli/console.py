@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from favorit.charts.save import checked_format
 from favorit.errors import FavoritError
 
 PIPED_WIDTH = 200
@@ -29,12 +30,12 @@ def check_outputs(**files: Path | None) -> None:
 
 
 def check_figures(**files: Path | None) -> None:
-    """As `check_outputs`. Also raises an error if the suffix is not that of a known image format."""
+    """As `check_outputs`. Also raises an error if the suffix is not that of a format of charts."""
     check_outputs(**files)
     for option, file in files.items():
         if file is None:
             continue
-        from matplotlib.backend_bases import FigureCanvasBase
-
-        if file.suffix.lower().removeprefix(".") not in FigureCanvasBase.filetypes:
-            raise FavoritError(f"--{option} {file}: unknown format: use .png, .svg or .pdf")
+        try:
+            checked_format(file)
+        except FavoritError as error:
+            raise FavoritError(f"--{option} {error}") from None
