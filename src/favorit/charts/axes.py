@@ -54,7 +54,14 @@ def look_of(field: str, looks: Mapping[str, Look], channels: Sequence[str], **le
     import altair as alt
 
     part = {"color": "color", "shape": "shape", "strokeDash": "dash"}
-    options = {"title": None, "orient": "bottom", "symbolOpacity": 1, "symbolSize": 70, "symbolStrokeWidth": 0, **legend}
+    options = {
+        "title": None,
+        "orient": "bottom",
+        "symbolOpacity": 1,
+        "symbolSize": 70,
+        "symbolStrokeWidth": 0,
+        **legend,
+    }
     return {
         channel: {
             "field": field,

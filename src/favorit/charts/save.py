@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from favorit.charts.svg import without_groups
 from favorit.errors import FavoritError
 from favorit.files import write_atomically
 
@@ -61,7 +62,7 @@ def save_chart(chart: altair.TopLevelMixin | Mapping[str, Any], *paths: Path) ->
     writers: dict[str, Callable[[], bytes]] = {
         ".svg": svg.encode,
         ".png": lambda: vl_convert.svg_to_png(svg, scale=SCALE),
-        ".pdf": lambda: vl_convert.svg_to_pdf(svg),
+        ".pdf": lambda: vl_convert.svg_to_pdf(without_groups(svg)),
     }
     for path, suffix in formats.items():
         try:

@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from favorit.cli.shared import TableForm, with_fields
-from favorit.errors import FavoritError
 
 app = typer.Typer(help="Data sets: list, fetch, show.", no_args_is_help=True, rich_markup_mode="rich")
 
@@ -109,13 +108,13 @@ def show(
 
     Example: [bold]favorit data show cifar10 --out cifar10.png --augment "crop(4)|flip|rotate(5)"[/bold]
     """
+    from favorit.cli.console import check_figures
     from favorit.data.datasets import load_dataset
     from favorit.data.show_figure import save_picture
 
-    dataset = load_dataset(name, data_dir)
     plain = "folder" if name.startswith("folder:") else name.partition("(")[0]
     target = out or Path(f"{plain}.png")
-    if not target.suffix:
-        raise FavoritError(f"--out {target} has no suffix for the image format: write for example {target}.png")
+    check_figures(out=target)
+    dataset = load_dataset(name, data_dir)
     save_picture(dataset, target, augment, patch, seed)
     typer.echo(str(target))

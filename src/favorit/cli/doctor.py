@@ -46,8 +46,8 @@ def doctor(
     from favorit.bench.doctor.advice import advise, summarize
     from favorit.bench.doctor.diagnosis import diagnose
     from favorit.bench.doctor.figure import draw, grids
-    from favorit.cli.approximation import parse_counts
     from favorit.charts.save import save_chart
+    from favorit.cli.approximation import parse_counts
     from favorit.cli.console import check_figures, check_outputs
     from favorit.cli.progress import delayed_bar
     from favorit.export import write_csv
