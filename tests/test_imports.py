@@ -15,6 +15,7 @@ MOST_LINES = 350
 ORDER = [
     [
         "autocast",
+        "charts",
         "lazy",
         "smoothing",
         "errors",
@@ -38,6 +39,7 @@ ORDER = [
     ["model"],
     ["catalog", "data", "training", "evaluate"],
     ["study", "studies", "tuning", "bench", "selftest"],
+    ["report"],
     ["cli", "demo", "__main__"],
 ]
 LEVELS = {name: level for level, names in enumerate(ORDER) for name in names}

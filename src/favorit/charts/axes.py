@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 Chart = TypeVar("Chart", bound="altair.TopLevelMixin")
 
 NUMBER = ".3~g"  # three digits without trailing zeros
+MOST_DECADES = 5
 LEGEND_MARK, LEGEND_LETTER = 46, 6.5  # points that an entry of a legend needs
 
 
@@ -33,13 +34,15 @@ def panel_title(text: str | Sequence[str]) -> altair.TitleParams:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """The labeled values of a logarithmic axis from `low` to `high`: 1, 2, 5, 10 and so on; more on a short axis."""
-    steps = (1.0, 2.0, 5.0) if high > 5 * low else (1.0, 1.2, 1.5, 2.0, 3.0, 5.0, 7.0)
-    exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    every = -(-len(exponents) // 5)  # a long axis has powers of ten, at most five of them
-    if every > 1:
-        steps, exponents = (1.0,), exponents[::every]
-    values = (float(f"{step}e{exponent}") for exponent in exponents for step in steps)
+    """The labeled values of a logarithmic axis from `low` to `high`: 1, 2, 5, 10 and so on; more of them on a short
+    axis, powers of ten on a long one.
+    """
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    powers = [float(f"1e{exponent}") for exponent in decades if low <= float(f"1e{exponent}") <= high]
+    if len(powers) > MOST_DECADES:
+        return powers[:: -(-len(powers) // MOST_DECADES)]
+    steps = (1, 2, 5) if high > 5 * low else (1, 1.2, 1.5, 2, 3, 5, 7)
+    values = (float(f"{step}e{exponent}") for exponent in decades for step in steps)
     return [value for value in values if low <= value <= high]
 
 

@@ -68,7 +68,7 @@ def save_chart(chart: altair.TopLevelMixin | Mapping[str, Any], *paths: Path) ->
         try:
             write_atomically(path, partial(_write_bytes, writers[suffix]()))
         except OSError as error:
-            raise FavoritError(f"cannot write {path}: {error.strerror}") from None
+            raise FavoritError(f"cannot write {path}: {error.strerror or error}") from None
 
 
 def _write_bytes(content: bytes, path: Path) -> None:

@@ -145,7 +145,7 @@ def _draw_histograms(content: Picture) -> altair.Chart:
             x=alt.X(
                 "value:Q",
                 title="pixel value",
-                scale=alt.Scale(domain=(0, 255), nice=False),
+                scale=alt.Scale(domain=(-2, 257), nice=False),
                 axis=alt.Axis(values=[0, 64, 128, 192, 255]),
             ),
             y=alt.Y(
