@@ -91,8 +91,6 @@ def test_picture_without_groups_is_the_same() -> None:
     svg = vl_convert.vegalite_to_svg(specification(nested(1)))
     flat = without_groups(svg)
     assert flat.count("<g") < svg.count("<g") / 5
-    before, after = (
-        Image.open(io.BytesIO(vl_convert.svg_to_png(each, scale=2))).convert("L") for each in (svg, flat)
-    )
+    before, after = (Image.open(io.BytesIO(vl_convert.svg_to_png(each, scale=2))).convert("L") for each in (svg, flat))
     changed = ImageChops.difference(before, after).point(lambda value: 255 if value > 128 else 0)
     assert changed.getbbox() is None

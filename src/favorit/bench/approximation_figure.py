@@ -121,12 +121,13 @@ def draw(content: Sequence[Panel], title: str) -> altair.VConcatChart:
     palette = colors(name.partition("(")[0] for name in table["kernel"])
     table["color"] = [palette[name.partition("(")[0]] for name in table["kernel"]]
     table["shape"] = [LOOKS[rows].shape for rows in table["rows"]]
-    columns = dict(tuple(table[table["m"].notna()].groupby("family", sort=False)))
+    families = table[table["m"].notna()].groupby("family", sort=False)
+    columns = {str(name): part for name, part in families}
     if table["m"].isna().any():
         columns[WITHOUT_M] = table[table["m"].isna()]
     rows = []
     for panel in content:
-        charts = []
+        charts: list[altair.LayerChart | altair.FacetChart] = []
         for name, part in columns.items():
             is_first = not charts
             y = _y_axis(table, [f"std of q, k: {panel.std:g}", "relative error"] if is_first else None)
@@ -167,7 +168,7 @@ def _x_axis(part: pandas.DataFrame, is_last: bool) -> altair.X:
     return alt.X("m:Q", title="features m" if is_last else None, scale=scale, axis=axis)
 
 
-def _draw_panel(part: pandas.DataFrame, x: altair.X, y: altair.Y, note: str) -> altair.LayerChart:
+def _draw_panel(part: pandas.DataFrame, x: altair.X, y: altair.Y, note: str) -> altair.LayerChart | altair.FacetChart:
     """The errors of one column at one std, and the line of uniform averaging with a note below it."""
     import altair as alt
     import pandas

@@ -86,7 +86,9 @@ def draw(content: Sequence[Panel], title: str) -> altair.VConcatChart:
     )
 
 
-def _draw_panel(panel: Panel, row: Sequence[Panel], styles: Mapping[str, Look]) -> altair.LayerChart:
+def _draw_panel(
+    panel: Panel, row: Sequence[Panel], styles: Mapping[str, Look]
+) -> altair.LayerChart | altair.FacetChart:
     """The panel with axes that fit its whole row."""
     import altair as alt
     import pandas

@@ -35,7 +35,7 @@ def png_url(pixels: np.ndarray, width: float) -> str:
 
 def picture_row(
     images: Sequence[tuple[str, np.ndarray]], step: float, height: float, columns: int, title: str
-) -> altair.LayerChart:
+) -> altair.LayerChart | altair.FacetChart:
     """Images of one size side by side, at a distance of `step`, at most `height` high; the name is below each.
 
     The row has places for `columns` images.

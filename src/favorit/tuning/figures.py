@@ -64,7 +64,7 @@ def draw(result: TuneResult) -> altair.TopLevelMixin:
     return titled(panels.resolve_scale(color="independent", shape="independent"), result.name)
 
 
-def _draw_history(result: TuneResult) -> altair.LayerChart:
+def _draw_history(result: TuneResult) -> altair.LayerChart | altair.FacetChart:
     """A point per trial with an accuracy, and a step line of the best one so far."""
     import altair as alt
 
