@@ -52,8 +52,7 @@ def interval(share: float, count: int) -> tuple[float, float]:
 def draw(data: pandas.DataFrame) -> alt.HConcatChart:
     """Validation accuracy by epoch, and test accuracy with its interval."""
     styles = looks(name for name in MIXERS if name in set(data.mixer))
-    color = look_of("mixer", styles, ["color"])
-    dash = look_of("mixer", styles, ["color", "strokeDash"], symbolType="stroke", symbolStrokeWidth=2, symbolSize=400)
+    color = look_of("mixer", styles, ["color"], symbolType="stroke", symbolStrokeWidth=2, symbolSize=400)
     percent = alt.Axis(format=".0%")
     curves = (
         alt.Chart(data)
@@ -61,7 +60,7 @@ def draw(data: pandas.DataFrame) -> alt.HConcatChart:
         .encode(
             x=alt.X("epoch:Q", axis=alt.Axis(grid=False), scale=alt.Scale(nice=False)),
             y=alt.Y("validation_accuracy:Q", title="validation accuracy", axis=percent),
-            **dash,
+            **color,
         )
         .properties(width=420, height=250, title=panel_title("one ViT, four mixers: digits pixel by pixel, one seed"))
     )

@@ -182,7 +182,7 @@ def _draw_panel(part: pandas.DataFrame, x: altair.X, y: altair.Y, note: str) -> 
         points.mark_point(size=28, opacity=1, clip=True).encode(y=y, shape=alt.Shape("shape:N", scale=None)),
     ]
     interval = {"y": alt.Y("low:Q"), "y2": "high:Q"}
-    if part["m"].isna().all():
+    if part["m"].nunique() < 2:
         layers.append(points.mark_rule(clip=True).encode(**interval))
     else:
         layers.append(points.mark_area(opacity=0.2, clip=True).encode(detail="rows:N", **interval))

@@ -81,9 +81,8 @@ def draw(content: Sequence[Panel], title: str) -> altair.VConcatChart:
 
     styles = looks(line.mixer for line in content[0].lines)
     rows = [content[start : start + COLUMNS] for start in range(0, len(content), COLUMNS)]
-    return titled(
-        alt.vconcat(*(alt.hconcat(*(_draw_panel(panel, row, styles) for panel in row)) for row in rows)), title
-    )
+    charts = [alt.hconcat(*(_draw_panel(panel, row, styles) for panel in row)) for row in rows]
+    return titled(alt.vconcat(*charts), title)
 
 
 def _draw_panel(
