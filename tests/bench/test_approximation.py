@@ -256,8 +256,10 @@ def test_figure_has_small_multiples_with_shared_axes_and_uniform_dashed_at_one()
         for mark in drawn
         if mark["type"] in ("line", "rule", "point") and "scale" in mark["encoding"]["y"]
     )
+    points = [mark["rows"] for mark in drawn if mark["type"] == "point"]
+    assert [{row["family"] for row in rows} for rows in points] == [{"favor"}, {"trigonometric"}, {"relu"}] * 2
     lines = [mark for mark in drawn if mark["type"] == "line"]
-    assert [{row["family"] for row in mark["rows"]} for mark in lines] == [{"favor"}, {"trigonometric"}] * 2
+    assert [{row["family"] for row in mark["rows"]} for mark in lines] == [{"favor"}] * 2, "one m has no line"
     dashes = lines[0]["encoding"]["strokeDash"]["scale"]
     assert len({tuple(dash) for dash in dashes["range"]}) == len(dashes["domain"]) == 3
     assert {row["color"] for row in lines[0]["rows"]} == {FIXED["favor"]}

@@ -1,5 +1,5 @@
-"""Colors, shapes and dashes: those of a mixer are the same in every figure. Colors are readable in print and for the
-color-blind.
+"""Colors, shapes and dashes. A mixer or layout has the same color in every figure; colors are readable in print and
+for the color-blind.
 
 Source of the colors: Okabe and Ito 2008, Color Universal Design, in an order that keeps neighbors apart, without its
 yellow, which is too light for lines.

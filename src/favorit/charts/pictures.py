@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import math
 from collections.abc import Sequence
 from textwrap import wrap
 from typing import TYPE_CHECKING
@@ -17,17 +18,23 @@ if TYPE_CHECKING:
 
 LETTER = 6.8  # width of a letter of a name, in points
 LINE = 13  # height of a line
+FILLED = 0.87  # largest share of a step that an image takes
 
 
 def png_url(pixels: np.ndarray, width: float) -> str:
     """The data URL of a uint8 image (H, W, 3), for a mark that is `width` points wide.
 
-    Pixels are magnified to at least those of the written PNG, because viewers blur small images.
+    Pixels of a small image are repeated up to the resolution of the written PNG, because viewers blur small images. A
+    larger image is reduced to this resolution.
     """
     from PIL import Image
 
-    factor = max(1, round(SCALE * width / pixels.shape[1] + 0.5))
+    target = math.ceil(SCALE * width)
+    high, wide = pixels.shape[:2]
+    factor = math.ceil(target / wide)
     image = Image.fromarray(pixels.repeat(factor, 0).repeat(factor, 1))
+    if wide > target:
+        image = image.resize((target, max(1, round(high * target / wide))))
     buffer = io.BytesIO()
     image.save(buffer, "PNG")
     return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
@@ -44,8 +51,8 @@ def picture_row(
     import pandas
 
     high, wide = images[0][1].shape[:2]
-    scale = min((step - LETTER * 2) / wide, height / high)
-    names = [wrap(name, int(step / LETTER)) for name, _ in images]
+    scale = min(FILLED * step / wide, height / high)
+    names = [wrap(name, max(1, int(step / LETTER))) for name, _ in images]
     base = alt.Chart(
         pandas.DataFrame(
             {
