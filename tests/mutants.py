@@ -75,8 +75,8 @@ def _drops_factor_of_keys(**shape: Any) -> Mixer:
     """favor that maps keys as queries: exp(-|k~|^2 / 2) and the maximum of each key are dropped."""
 
     class QueriesAsKeys(Favor):
-        def keys(self, k: Tensor) -> tuple[Tensor, None]:
-            return self.queries(k), None
+        def key_exponents(self, k: Tensor) -> Tensor:
+            return self.query_exponents(k)
 
     mixer = builder("favor(m=9)")(**shape)
     mixer.kernel.__class__ = QueriesAsKeys
@@ -125,6 +125,36 @@ class _NoFallback(Linear):
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
         phi_q, (phi_k, _) = self.kernel.queries(q.float()), self.kernel.keys(k.float())
         return (phi_q @ (phi_k.mT @ v.float())) / (phi_q @ phi_k.sum(-2)[..., None])
+
+
+class _MasksByMultiplication(Linear):
+    """Features of masked keys are multiplied by zero: 0 * NaN = NaN."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
+        phi_q, (phi_k, _) = self.kernel.queries(q.float()), self.kernel.keys(k.float())
+        if key_mask is not None:
+            phi_k, v = (x * key_mask[:, None, :, None] for x in (phi_k, v))
+        return (phi_q @ (phi_k.mT @ v.float())) / (phi_q @ phi_k.sum(-2)[..., None])
+
+
+class _MasksFeatures(Linear):
+    """Features of masked keys are replaced by zeros, but not the keys: their gradients are 0 * NaN."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
+        phi_q, (phi_k, _) = self.kernel.queries(q.float()), self.kernel.keys(k.float())
+        if key_mask is not None:
+            phi_k, v = (x.masked_fill(~key_mask[:, None, :, None], 0.0) for x in (phi_k, v))
+        return (phi_q @ (phi_k.mT @ v.float())) / (phi_q @ phi_k.sum(-2)[..., None])
+
+
+class _Cubed(_Wrong):
+    """The third power of the features: their products overflow."""
+
+    def queries(self, q: Tensor) -> Tensor:
+        return self.right.queries(q) ** 3
+
+    def keys(self, k: Tensor) -> tuple[Tensor, None]:
+        return self.queries(k), None
 
 
 class _HalfPrecisionSums(Linear):
@@ -200,6 +230,10 @@ MUTANTS: dict[str, tuple[Build, str]] = {
     "sine and cosine features without a constant": (_with_kernel(_NoConstant, "sincos(m=64)"), "non_negative"),
     "no fallback for vanishing features": (_with_mixer(_NoFallback, "favor(m=64)"), "finite_at_any_norm"),
     "sums in half precision": (_with_mixer(_HalfPrecisionSums, "relu"), "finite_at_any_norm"),
+    "features cubed": (_with_kernel(_Cubed, "relu"), "finite_in_the_stated_range"),
+    "no fallback for missing keys": (_with_mixer(_NoFallback, "relu"), "no_keys_give_zeros"),
+    "masked features multiplied by zero": (_with_mixer(_MasksByMultiplication, "relu"), "masked_keys_may_be_undefined"),
+    "keys masked after the feature map": (_with_mixer(_MasksFeatures, "gelu"), "masked_keys_may_be_undefined"),
     "masks ignored": (_ignores_mask(builder("relu")), "mask_equals_removal"),
     "queries that depend on each other": (_centers_queries(builder("softmax")), "queries_are_independent"),
     "scores divided by the token width": (_reads_unscaled, "read_equals_forward"),

@@ -40,11 +40,13 @@ def test_components_of_training_are_listed_with_their_parameters(kind):
         assert describe(kind, name).startswith(f"{name}(")
 
 
-def test_fields_are_listed_with_their_defaults():
+def test_fields_are_listed_with_their_defaults_and_descriptions():
     config = favorit.RunConfig()
     for name in favorit.list_components("fields"):
         section, _, key = name.partition(".")
-        assert describe("fields", name) == repr(getattr(getattr(config, section), key))
+        description, _, default = describe("fields", name).partition(" Default: ")
+        assert default == repr(getattr(getattr(config, section), key))
+        assert description.endswith("."), f"{name} has no description in favorit.fields.DESCRIPTIONS"
     assert len(favorit.list_components("fields")) == sum(
         len(type(part).model_fields) for part in (config.model, config.data, config.train)
     )

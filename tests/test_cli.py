@@ -121,6 +121,19 @@ def test_show_as_json_sums_to_its_totals(command):
     assert {"layer", "kind", "shape", "parameters", "trainable", "flops", "parts"} == set(found["layers"][0])
 
 
+@pytest.mark.parametrize(
+    ("layout", "layers"),
+    [
+        ("relu|softmax", "relu|softmax|relu|softmax"),
+        ("performer_first", "favor*2|softmax*2"),
+        ("relu(m=64)", "relu(m=64)*4"),
+    ],
+)
+def test_show_prints_the_mixer_of_each_layer(command, layout, layers):
+    out = command("show", "vit-64", "--set", f"model.layout={layout}")[1]
+    assert out.endswith(f"\nlayers 1 to 4: {layers}\n")
+
+
 def test_show_equals_the_published_summary(command):
     """The layers of one block of SimpleViT, as its report prints them."""
     lines = [line.split() for line in command("show", "simple-vit")[1].splitlines()]
@@ -185,13 +198,17 @@ MISTAKES = {
         ["m=15", "hyperbolic", "even"],
     ),
     "width for rope2d": ("vit-64", ["model.position=rope2d", "model.head_dim=6"], ["rope2d", "6", "divisible by 4"]),
-    "m below 1": ("vit-64", ["model.layout=relu(m=0)"], ["relu", "m=0", "greater than or equal to 1"]),
+    "m below 1": ("vit-64", ["model.layout=relu(m=0)"], ["relu", "m=0", "at least 1"]),
     "layout does not fit": (
         "vit-64",
         ["model.layout=relu|softmax|relu"],
         ["layout='relu|softmax|relu'", "depth=4", "multiple"],
     ),
-    "too many layers": ("vit-64", ["model.layout=relu*99999999999"], ["relu * 99999999999", "cannot read"]),
+    "too many layers": (
+        "vit-64",
+        ["model.layout=relu*99999999999"],
+        ["relu*99999999999", "more than 1,000 components"],
+    ),
 }
 
 

@@ -9,7 +9,7 @@ import pandas
 import pytest
 
 from favorit import FavoritError
-from favorit.export import write_csv
+from favorit.export import render_table, write_csv
 
 
 @dataclass(frozen=True)
@@ -48,3 +48,33 @@ def test_failed_write_keeps_the_previous_file(tmp_path: Path, monkeypatch: pytes
         write_csv([{"a": 1}], path)
     assert path.read_text() == "previous"
     assert list(tmp_path.iterdir()) == [path]
+
+
+TITLES, ROWS = ["name", "count"], [["relu|a & b", "1,234"], ["x_1 <y>, 50%", "-5,000.25"]]
+
+
+def test_table_as_csv_has_plain_numbers() -> None:
+    assert render_table(TITLES, ROWS, "csv", right=["count"]) == 'name,count\nrelu|a & b,1234\n"x_1 <y>, 50%",-5000.25'
+    assert render_table(["a"], [["1,234"]], "csv") == 'a\n"1,234"', "text with a comma is not a number"
+
+
+def test_table_as_markdown_escapes_bars_and_aligns_numbers() -> None:
+    assert render_table(TITLES, ROWS, "markdown", right=["count"]).splitlines() == [
+        "| name | count |",
+        "| --- | ---: |",
+        "| relu\\|a & b | 1,234 |",
+        "| x_1 <y>, 50% | -5,000.25 |",
+    ]
+
+
+def test_table_as_latex_escapes_special_characters() -> None:
+    assert render_table(TITLES, ROWS, "latex", right=["count"]).splitlines() == [
+        r"\begin{tabular}{lr}",
+        r"\toprule",
+        r"name & count \\",
+        r"\midrule",
+        r"relu\textbar{}a \& b & 1,234 \\",
+        r"x\_1 \textless{}y\textgreater{}, 50\% & -5,000.25 \\",
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]

@@ -22,7 +22,7 @@ from favorit.data import load_dataset
 from favorit.machine_lock import ACTIVE, GATE, measuring, training
 from favorit.study.tasks import Began, Ended, Task, TaskEvent
 from favorit.study.worker import Order, _attempt
-from favorit.training.run import resolve, run_id
+from favorit.training.identity import resolve, run_id
 from training_helpers import LIVELY, PATIENCE, Outcome, assert_bit_equal, tiny
 
 HOLDER = """

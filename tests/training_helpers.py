@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -11,19 +12,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor
 
 import favorit
-from favorit import RunConfig, seeds
+from favorit import FavoritError, RunConfig, seeds
 from favorit.data import DataSet, load_dataset
 from favorit.model import ViT, create_model
-from favorit.training import Event, Run
+from favorit.training import Checkpoint, Event, Run
 from favorit.training.engine import Training
 from favorit.training.folder import RunFolder
-from favorit.training.run import resolve
+from favorit.training.identity import resolve
 
 DATA = "synthetic(size=8, classes=3, train=96, test=48)"
 MODEL: dict[str, Any] = dict(stem="patch(4)", dim=8, heads=2, depth=2, mlp_dim=16)
@@ -55,7 +57,8 @@ def tiny(**sections: Any) -> RunConfig:
 def fit(out: Path, config: RunConfig, **options: Any) -> tuple[Run, list[Event]]:
     """Trains in this process; (run, events)."""
     events: list[Event] = []
-    run = favorit.train(config, out=out, accelerator="cpu", listen=lambda event, _: events.append(event), **options)
+    fixed: dict[str, Any] = dict(accelerator="cpu", progress=False, listen=lambda event, _: events.append(event))
+    run = favorit.train(config, out=out, **fixed, **options)
     return run, events
 
 
@@ -121,6 +124,40 @@ def assert_bit_equal(found: Outcome, expected: Outcome) -> None:
     assert different == []
 
 
+def interrupt(out: Path, config: RunConfig, step: int = 8) -> Path:
+    """The folder of a run that was interrupted at a checkpoint."""
+
+    def listen(event: Any, _: Any) -> None:
+        if isinstance(event, Checkpoint) and event.step == step:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        favorit.train(config, out=out, listen=listen, checkpoint_seconds=0)
+    (folder,) = out.iterdir()
+    return folder
+
+
+def forget_digests(folder: Path) -> None:
+    """Removes the digests of weights and checkpoints, as in runs of older versions."""
+    for path in folder.glob("checkpoint-*/sha256.json"):
+        path.unlink()
+    if (path := folder / "result.json").exists():
+        result = json.loads(path.read_text())
+        del result["weights"]
+        path.write_text(json.dumps(result))
+
+
+def raises_line(action: Any, *words: str | Path) -> str:
+    """Asserts that `action` raises a FavoritError of one line with these words."""
+    with pytest.raises(FavoritError) as error:
+        action()
+    message = str(error.value)
+    assert "\n" not in message
+    missing = [str(word) for word in words if str(word) not in message]
+    assert missing == [], message
+    return message
+
+
 def weights(run: Run, name: str = "best.safetensors") -> dict[str, Tensor]:
     return load_file(run.path / name)
 
@@ -164,3 +201,15 @@ def files(folder: Path) -> Iterator[tuple[str, int]]:
     for path in sorted(folder.rglob("*")):
         if path.is_file():
             yield str(path.relative_to(folder)), path.stat().st_mtime_ns
+
+
+def photos(folder: Path, counts: dict[str, int], seed: int = 0) -> Path:
+    """Writes FOLDER/class/NUMBER.png in several shapes, none of them a square: noise around the level of the class."""
+    generator = np.random.default_rng(seed)
+    for number, (name, count) in enumerate(counts.items()):
+        (folder / name).mkdir(parents=True)
+        for index in range(count):
+            shape = [(12, 20), (30, 14), (16, 24)][index % 3]
+            pixels = generator.integers(60 * number, 60 * number + 80, (*shape, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / name / f"{index:03}.png")
+    return folder

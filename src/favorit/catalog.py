@@ -7,7 +7,7 @@ from collections.abc import Callable
 from favorit.attention import KERNELS, LOCALS, MIXERS
 from favorit.data import AUGMENTS, PREPROCESSES
 from favorit.errors import unknown
-from favorit.fields import DEFAULTS
+from favorit.fields import DEFAULTS, DESCRIPTIONS
 from favorit.model import HEADS, LAYOUTS, PRESETS, STEMS
 from favorit.position import POSITIONS
 from favorit.spec import Registry, Spec
@@ -35,8 +35,10 @@ def _preset(name: str) -> str:
     return ", ".join(f"{key}={value}" for key, value in PRESETS[name].items()) or "the defaults of ModelConfig"
 
 
-# The fields of `--set section.key=value` with their defaults.
-FIELDS = {name: repr(default) for name, default in DEFAULTS.items() if "." in name}
+# The fields of `--set section.key=value` with their defaults and descriptions.
+FIELDS = {
+    name: f"{DESCRIPTIONS.get(name, '')} Default: {default!r}" for name, default in DEFAULTS.items() if "." in name
+}
 
 # Kinds that are listed in the order of their table, not sorted, with the function that describes an entry.
 TABLES: dict[str, tuple[dict, Callable[[str], str]]] = {
@@ -58,7 +60,7 @@ def list_components(kind: str) -> list[str]:
 
 def describe(kind: str, name: str) -> str:
     """One line about a component: its signature and summary, the mixers of a layout, the fields of a preset, or the
-    default of a field.
+    default of a field and what it is.
     """
     if kind in TABLES:
         return TABLES[kind][1](name)

@@ -8,14 +8,28 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from favorit.errors import FavoritError, unknown
-from favorit.spec import Flag, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Probability
+from favorit.errors import FavoritError, unknown, valid_values
+from favorit.grammar import quote
+from favorit.spec import (
+    MAX_COMPONENTS,
+    Flag,
+    NonNegativeFloat,
+    NonNegativeInt,
+    Pixels,
+    PositiveFloat,
+    PositiveInt,
+    Probability,
+    Width,
+)
 
 Self = TypeVar("Self", bound="Config")
+
+MAX_MISTAKES = 5  # that one error lists
 
 
 class Config(BaseModel):
@@ -23,15 +37,22 @@ class Config(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
-    def __init__(self, **values: Any) -> None:
+    def __init__(self, /, *positional: Any, **values: Any) -> None:
         known = type(self).model_fields
-        for name in values:
+        if positional:
+            own = type(self).__name__
+            raise FavoritError(
+                f"{own} takes its fields by name, such as {own}({next(iter(known))}=...), not {positional[0]!r}"
+            )
+        for name, value in values.items():
             if name not in known:
                 raise unknown(f"field of {type(self).__name__}", name, known)
+            if isinstance(value, Mapping) and not all(isinstance(field, str) for field in value):
+                raise FavoritError(f"{name}={value!r} is not valid: the names of its fields must be text")
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise FavoritError("; ".join(_message(problem) for problem in error.errors())) from None
+            raise FavoritError(explain(error)) from None
 
     def replace(self: Self, **changes: Any) -> Self:
         """A copy with these fields changed, validated again."""
@@ -45,24 +66,44 @@ class Config(BaseModel):
         return self.model_dump(mode="json", exclude_defaults=True)
 
 
-def _message(problem: Any) -> str:
-    name = ".".join(str(part) for part in problem["loc"] if isinstance(part, str) and part.isidentifier())
-    if problem["type"] == "value_error":  # raised by a validator below, whose message may name its field
-        message = problem["msg"].removeprefix("Value error, ")
-        return f"{name}: {message}" if name and not message.startswith(name) else message
-    if problem["type"] == "missing":
-        return f"{name} is missing"
-    return f"{name}={problem['input']!r} is not valid: {problem['msg'].lower()}"
+def explain(error: ValidationError) -> str:
+    """The mistakes of a validation as one line. A value that fits no type of a union has a problem for each type."""
+    missing: list[str] = []
+    by_value: dict[tuple[str, str], list[Any]] = {}
+    for problem in error.errors():
+        name = ".".join(str(part) for part in problem["loc"] if isinstance(part, str) and part.isidentifier())
+        if problem["type"] == "missing" and isinstance(problem["loc"][-1], str):
+            missing.append(name)
+        else:
+            by_value.setdefault((name, quote(problem["input"])), []).append(problem)
+    lines = [f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing"] if missing else []
+    lines += [_message(name, value, same) for (name, value), same in by_value.items()]
+    more = [f"and {len(lines) - MAX_MISTAKES} more"] if len(lines) > MAX_MISTAKES else []
+    return "; ".join([*lines[:MAX_MISTAKES], *more])
+
+
+def _message(name: str, value: str, problems: list[Any]) -> str:
+    """One sentence for a wrong value."""
+    valid = valid_values(problems)
+    if any(problem["type"] == "value_error" for problem in problems):  # a validator below, which may name its field
+        return f"{name}: {valid}" if name and not valid.startswith(name) else valid
+    return f"{name}={value} is not valid: {valid}"
 
 
 def _image_size(value: Any) -> Any:
     pair = (value, value) if isinstance(value, int) else value
     if not isinstance(pair, list | tuple) or len(pair) != 2:
-        raise ValueError(f"image_size={value!r} is not valid: a number of pixels, or (rows, columns)")
+        raise ValueError(f"image_size={quote(value)} is not valid: a number of pixels, or (rows, columns)")
     return tuple(pair)
 
 
-ImageSize = Annotated[tuple[PositiveInt, PositiveInt], BeforeValidator(_image_size)]
+# Bounds of a model, because building one of 10^9 layers would take hours. `check_memory` bounds the weights.
+Depth = Annotated[int, Field(ge=1, le=MAX_COMPONENTS, strict=True)]
+Classes = Annotated[int, Field(ge=1, le=1_000_000, strict=True)]
+Folds = Annotated[int, Field(ge=1, le=1_000, strict=True)]
+Seed = Annotated[int, Field(ge=0, lt=2**63, strict=True)]
+
+ImageSize = Annotated[tuple[Pixels, Pixels], BeforeValidator(_image_size)]
 
 
 def _class_weights(value: Any) -> Any:
@@ -74,7 +115,7 @@ def _class_weights(value: Any) -> Any:
     ]
     if len(weights) < len(given) or not any(weights):
         raise ValueError(
-            f"class_weights={value!r} is not valid: False, True (inverse frequency), "
+            f"class_weights={quote(value)} is not valid: False, True (inverse frequency), "
             "or a tuple with one weight for each class, none negative and not all 0"
         )
     return tuple(map(float, weights))
@@ -95,14 +136,14 @@ class ModelConfig(Config):
     """
 
     image_size: ImageSize = (32, 32)
-    channels: PositiveInt = 3
-    classes: PositiveInt = 10
+    channels: Width = 3
+    classes: Classes = 10
     stem: str = "patch(4)"
-    dim: PositiveInt = 64
-    depth: PositiveInt = 4
-    heads: PositiveInt = 4
-    head_dim: PositiveInt | None = None
-    mlp_dim: NonNegativeInt = 128
+    dim: Width = 64
+    depth: Depth = 4
+    heads: Width = 4
+    head_dim: Width | None = None
+    mlp_dim: Annotated[int, Field(ge=0, le=1_000_000, strict=True)] = 128
     layout: str = "all_standard"
     performer: str = "favor(m=128)"
     position: str = "learned"
@@ -133,17 +174,19 @@ class DataConfig(Config):
     `augment` and `preprocess` are patterns such as `crop(4)|flip` and `resize(72)|normalise(0.5, 0.5)`. Only training
     images are augmented, unless `augment_test` is set, as in some published code. `test_subset` limits the test to that
     many images, the same ones for every run. A result is flagged if `augment_test` or `test_subset` is set.
+    `skip_unreadable` skips image files that cannot be read, as if they were not there; the result lists them.
     """
 
     name: str = "digits"
     augment: str | None = None
     preprocess: str | None = None
     validation: NonNegativeInt | NonNegativeFloat = 0.1
-    folds: PositiveInt | None = None
+    folds: Folds | None = None
     fold: NonNegativeInt | None = None
     subset: PositiveInt | None = None
     augment_test: Flag = False
     test_subset: PositiveInt | None = None
+    skip_unreadable: Flag = False
 
 
 class TrainConfig(Config):
@@ -192,7 +235,7 @@ class RunConfig(Config):
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
     train: TrainConfig = TrainConfig()
-    seed: NonNegativeInt = 0
+    seed: Seed = 0
     scale: str | None = None
 
     @model_validator(mode="after")
@@ -208,6 +251,17 @@ class RunConfig(Config):
 
 # The sections of a run's configuration.
 SECTIONS: dict[str, type[Config]] = {"model": ModelConfig, "data": DataConfig, "train": TrainConfig}
+
+
+def as_run_config(config: object) -> RunConfig:
+    """The configuration of a RunConfig or a dictionary. Raises an error for other types."""
+    if isinstance(config, RunConfig):
+        return config
+    if isinstance(config, Mapping):
+        return RunConfig(**{str(name): value for name, value in config.items()})
+    given = repr(config) if isinstance(config, str | int | float | None) else f"a {type(config).__name__}"
+    example = "such as {'data': {'name': 'digits'}, 'train': {'epochs': 3}}"
+    raise FavoritError(f"config must be a RunConfig or a dictionary, {example}, not {given}")
 
 
 def identify(content: Any) -> str:

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+
+from favorit.terminal import visible
+
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.progress import Task
+
+
+class SafeConsole(Console):
+    """A console that writes control characters in text as escapes; its own, for colors and bars, are kept."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(visible(segment.text), segment.style)
 
 
 class Display:

@@ -21,6 +21,63 @@ DEFAULTS: dict[str, Any] = {
 } | {name: field.default for name, field in RunConfig.model_fields.items() if name not in SECTIONS}
 
 
+# What each field of a section is, for `favorit list fields`.
+DESCRIPTIONS = {
+    "model.image_size": "Pixels: a number, or (rows, columns). The data set determines it in training.",
+    "model.channels": "Channels of an image. The data set determines it in training.",
+    "model.classes": "Number of classes. The data set determines it in training.",
+    "model.stem": "Pixels to tokens: a stem, such as patch(4).",
+    "model.dim": "Width of a token.",
+    "model.depth": "Number of layers.",
+    "model.heads": "Heads of each layer. They divide dim unless head_dim is given.",
+    "model.head_dim": "Width of a head. None: dim / heads.",
+    "model.mlp_dim": "Hidden width of the feed-forward network; 0 leaves it out.",
+    "model.layout": "The mixers of the layers: a named layout, or a pattern such as relu(m=64)|softmax.",
+    "model.performer": "The mixer that named layouts combine with softmax.",
+    "model.position": "Position encodings, such as learned or learned+rope2d.",
+    "model.head": "Tokens to logits: cls, mean, seqpool or mlp(...).",
+    "model.norm": "Where a block normalizes: pre, post, double or double_inner.",
+    "model.act": "Activation of the feed-forward network: gelu, relu, elu or silu.",
+    "model.dropout": "Dropout in the blocks.",
+    "model.emb_dropout": "Dropout of the tokens before the first block.",
+    "model.drop_path": "Stochastic depth: the probability to skip a block, in the last layer.",
+    "model.qkv_bias": "Biases of the projections to q, k and v.",
+    "model.out_bias": "Bias of the projection after attention.",
+    "model.qk_norm": "Normalize q and k in each head.",
+    "model.local": "A convolution of v next to attention, such as dwconv(3).",
+    "data.name": "A data set, such as cifar10, folder:PATH or synthetic(size=8).",
+    "data.augment": "Augmentation of training images, such as crop(4)|flip.",
+    "data.preprocess": "Preprocessing of all images, such as resize(72)|normalise(0.5, 0.5).",
+    "data.validation": "Training images held out to choose the epoch: a fraction below 1, or a number.",
+    "data.folds": "Number of cross-validation folds, instead of data.validation.",
+    "data.fold": "The fold to validate on, from 0.",
+    "data.skip_unreadable": "Skip image files that cannot be read, and list them in the result.",
+    "data.subset": "Use only this many training images.",
+    "data.augment_test": "Augment test images too, as some published code does. The result is flagged.",
+    "data.test_subset": "Test on this many images only. The result is flagged.",
+    "train.epochs": "Number of epochs.",
+    "train.batch_size": "Images of a training step.",
+    "train.drop_last": "Leave out the last batch of an epoch if it is smaller.",
+    "train.optimizer": "The optimizer, such as adamw or sgd(momentum=0.9).",
+    "train.lr": "Learning rate, before schedule and warm-up.",
+    "train.weight_decay": "Weight decay of matrices.",
+    "train.schedule": "Factor of the learning rate over the epochs, such as cosine.",
+    "train.warmup": "Epochs of linear warm-up.",
+    "train.clip": "Largest norm of the gradient. None: no clipping.",
+    "train.label_smoothing": "Probability that is spread over all classes in the targets.",
+    "train.class_weights": "Weights of classes in the loss: True (inverse frequency), or a tuple.",
+    "train.ema": "Decay of a moving average of the weights, which is then validated and tested.",
+    "train.redraw": "When to draw new random features: never, epoch, or every k steps.",
+    "train.monitor": "What chooses the best epoch on validation images: accuracy or loss.",
+    "train.select": "The weights to test: those of the best epoch, or of the last.",
+    "train.patience": "Stop after this many epochs without improvement.",
+    "train.precision": "32, bf16 or fp16 (GPU only).",
+    "train.test_batch_size": "Images of a batch in timed inference.",
+    "train.watch": "test: also evaluate the test set after each epoch. The run is flagged.",
+    "train.deterministic": "Allow deterministic algorithms only. For CUDA, where it is unverified.",
+}
+
+
 def nest(changes: Mapping[str, Any]) -> dict[str, Any]:
     """{"model.dim": 64, "seed": 1} -> {"model": {"dim": 64}, "data": {}, "train": {}, "seed": 1}."""
     nested: dict[str, Any] = {section: {} for section in SECTIONS}

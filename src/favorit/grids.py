@@ -11,9 +11,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from favorit.errors import FavoritError
+
 Grid = tuple[int, ...]
 
 MODES = {1: "linear", 2: "bicubic", 3: "trilinear"}
+
+
+def check_grid(grid: object) -> None:
+    """Raises an error unless the grid is a tuple or list of positive integers."""
+    axes = grid if isinstance(grid, tuple | list) else ()
+    if not axes or any(isinstance(n, bool | float | str) or (isinstance(n, int) and n < 1) for n in axes):
+        raise FavoritError(f"grid={grid!r} is not valid: the number of tokens along each axis, such as (14, 14)")
 
 
 def coordinates(grid: Grid, device: torch.device | None = None) -> Tensor:

@@ -11,7 +11,9 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from favorit.errors import FavoritError
+from favorit.errors import FavoritError, unknown
+
+ACCELERATORS = ("auto", "cpu", "cuda", "gpu", "mps")
 
 # Freed buffers up to this size are kept. Without this, glibc returns large buffers to the system, which costs page
 # faults in every step.
@@ -25,6 +27,12 @@ ALLOCATOR = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
 SPIN_COUNT = "2000"
 # libgomp, which torch's Linux packages contain, reads these when it is loaded. A value set by the user is kept.
 SPINNING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+
+
+def check_accelerator(name: str) -> None:
+    """Raises an error if this is not the name of an accelerator. Whether the machine has it is known later."""
+    if name not in ACCELERATORS:
+        raise unknown("accelerator", name, ACCELERATORS)
 
 
 def keep_large_buffers() -> bool:

@@ -9,10 +9,13 @@ the same numbers without communication, and so does a resumed run.
 from __future__ import annotations
 
 import hashlib
+import operator
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+
+from favorit.errors import FavoritError
 
 
 def derive(seed: int, *names: str | int) -> int:
@@ -29,6 +32,15 @@ def generator(seed: int, *names: str | int) -> torch.Generator:
 def fresh() -> int:
     """A seed for callers that were given none, drawn from torch's global generator: `torch.manual_seed` controls it."""
     return int(torch.randint(2**62, (), device="cpu").item())
+
+
+def chosen(seed: int | None) -> int:
+    """The given seed, or a fresh one for None. Raises an error unless it is an integer of at least 0."""
+    if seed is None:
+        return fresh()
+    if isinstance(seed, bool) or not hasattr(seed, "__index__") or seed < 0:
+        raise FavoritError(f"seed={seed!r} is not valid: an integer of at least 0, or None for a random one")
+    return operator.index(seed)
 
 
 @contextmanager

@@ -5,6 +5,8 @@ The grammar is a subset of Python expressions, parsed with `ast`:
     component   name | name(value, key=value, ...)     values are literals; bare words are strings
     sum         component + component + ...            positions:  learned+rope2d
     pattern     component*n | component | ...          layouts:    relu(m=64)*3|softmax*3
+
+The text and the number of components are bounded, because a configuration may come from a stranger.
 """
 
 from __future__ import annotations
@@ -13,21 +15,26 @@ import ast
 import inspect
 import keyword
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Generic, TypeVar, get_type_hints
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-from favorit.errors import FavoritError, unknown
+from favorit.errors import FavoritError, unknown, unknown_component, valid_values
+from favorit.grammar import expression, operands, quote, shorten
+from favorit.origins import Origin, registering
 
 T = TypeVar("T")
 
 BOOLEANS = {"true": True, "false": False}  # as YAML and JSON write them
-# Limit on n in `component*n`. Without it, a typo such as softmax*10000000000 would fill the memory.
-MAX_REPEATS = 10_000
+MAX_COMPONENTS = 1_000  # of a pattern with its repetitions: as many as ModelConfig allows layers
+MAX_COUNT = 10**9  # a matrix of two such sizes has fewer than 2^63 bytes
 
-PositiveInt = Annotated[int, Field(ge=1, strict=True)]
-NonNegativeInt = Annotated[int, Field(ge=0, strict=True)]
+PositiveInt = Annotated[int, Field(ge=1, le=MAX_COUNT, strict=True)]
+NonNegativeInt = Annotated[int, Field(ge=0, le=MAX_COUNT, strict=True)]
+Pixels = Annotated[int, Field(ge=1, le=16_384, strict=True)]
+Width = Annotated[int, Field(ge=1, le=65_536, strict=True)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
 NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
 Probability = Annotated[float, Field(ge=0, lt=1, strict=True)]
@@ -50,36 +57,40 @@ class Spec:
 
 def parse(text: str) -> Spec:
     """`name(key=value)` -> Spec."""
-    return _component(_expression(text), text)
+    text, node = expression(text)
+    return _component(node, text)
 
 
 def parse_sum(text: str) -> list[Spec]:
     """`a + b(c=1)` -> [a, b(c=1)]."""
 
     def terms(node: ast.expr) -> Iterator[ast.expr]:
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-            yield from terms(node.left)
-            yield from terms(node.right)
-        else:
-            yield node
+        for operand in operands(node, ast.Add):
+            yield from [operand] if operand is node else terms(operand)
 
-    return [_component(node, text) for node in terms(_expression(text))]
+    text, node = expression(text)
+    return [_component(term, text) for term in terms(node)]
 
 
 def parse_pattern(text: str) -> list[Spec]:
     """`a*2|b` -> [a, a, b]."""
 
-    def parts(node: ast.expr) -> Iterator[Spec]:
-        match node:
-            case ast.BinOp(left=left, op=ast.BitOr(), right=right):
-                yield from parts(left)
-                yield from parts(right)
-            case ast.BinOp(left=left, op=ast.Mult(), right=ast.Constant(value=int(count))) if 1 <= count <= MAX_REPEATS:
-                yield from list(parts(left)) * count
-            case _:
-                yield _component(node, text)
+    def components(node: ast.expr) -> list[Spec]:
+        parts = operands(node, ast.BitOr)
+        if len(parts) > 1:
+            return limited([each for part in parts for each in components(part)])
+        base, repeats = node, 1
+        while isinstance(base, ast.BinOp) and (count := _count(base)):
+            base, repeats = base.left, repeats * count
+        return [_component(node, text)] if base is node else limited(components(base), repeats)
 
-    return list(parts(_expression(text)))
+    def limited(found: list[Spec], repeats: int = 1) -> list[Spec]:
+        if len(found) * repeats > MAX_COMPONENTS:
+            raise FavoritError(f"cannot read the pattern {quote(text)}: it has more than {MAX_COMPONENTS:,} components")
+        return found * repeats
+
+    text, node = expression(text)
+    return components(node)
 
 
 def literal(text: str) -> Any:
@@ -87,18 +98,17 @@ def literal(text: str) -> Any:
     if text in BOOLEANS:
         return BOOLEANS[text]
     try:
-        return ast.literal_eval(text)
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return ast.literal_eval(expression(text)[1])
+    except (FavoritError, ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return text
 
 
-def _expression(text: str) -> ast.expr:
-    if not isinstance(text, str):
-        raise FavoritError(f"a spec is text such as 'relu(m=64)', not {text!r}")
-    try:
-        return ast.parse(text.strip(), mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise FavoritError(f"cannot read the spec {text!r}: write name or name(key=value, ...)") from None
+def _count(node: ast.BinOp) -> int:
+    """The n of `component*n`, or 0."""
+    match node:
+        case ast.BinOp(op=ast.Mult(), right=ast.Constant(value=int(count))):
+            return max(count, 0)
+    return 0
 
 
 def _component(node: ast.expr, text: str) -> Spec:
@@ -111,12 +121,13 @@ def _component(node: ast.expr, text: str) -> Spec:
             values: dict[str, Any] = {}
             for given in keywords:
                 if given.arg is None:
-                    raise FavoritError(f"cannot read the spec {text!r}: ** is not allowed")
+                    raise FavoritError(f"cannot read the spec {quote(text)}: ** is not allowed")
                 if given.arg in values:
-                    raise FavoritError(f"cannot read the spec {text!r}: {given.arg} is given twice")
+                    raise FavoritError(f"cannot read the spec {quote(text)}: {given.arg} is given twice")
                 values[given.arg] = _value(given.value, text)
             return Spec(name, tuple(_value(arg, text) for arg in args), values)
-    raise FavoritError(f"cannot read {ast.unparse(node)!r} in the spec {text!r}: write name or name(key=value, ...)")
+    part = quote(ast.get_source_segment(text, node))
+    raise FavoritError(f"cannot read {part} in the spec {quote(text)}: write name or name(key=value, ...)")
 
 
 def _value(node: ast.expr, text: str) -> Any:
@@ -125,8 +136,9 @@ def _value(node: ast.expr, text: str) -> Any:
     try:
         return ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        part = quote(ast.get_source_segment(text, node))
         raise FavoritError(
-            f"cannot read the value {ast.unparse(node)!r} in the spec {text!r}: write a literal or one word"
+            f"cannot read the value {part} in the spec {quote(text)}: write a literal or one word"
         ) from None
 
 
@@ -150,8 +162,8 @@ class Parameter:
             value = tuple(value) if isinstance(value, list) else value
             return TypeAdapter(self.annotation, config=config).validate_python(value, strict=True)
         except ValidationError as error:
-            reasons = "; ".join(sorted({problem["msg"].lower() for problem in error.errors()}))
-            raise FavoritError(f"{owner}: {name}={_format(value)} is not valid: {reasons}") from None
+            valid = valid_values(error.errors())
+            raise FavoritError(f"{owner}: {name}={shorten(_format(value))} is not valid: {valid}") from None
 
 
 def parameters_of(function: Callable[..., Any], leave_out: Iterable[str] = ()) -> dict[str, Parameter]:
@@ -164,12 +176,15 @@ def parameters_of(function: Callable[..., Any], leave_out: Iterable[str] = ()) -
 
 @dataclass(frozen=True)
 class Entry(Generic[T]):
-    """A registered variant. `rest` is the parameter that receives all positional values, as in `mlp(2048, 1024)`."""
+    """A registered variant. `rest` is the parameter that receives all positional values, as in `mlp(2048, 1024)`.
+    `origin` is where it was registered.
+    """
 
     name: str
     builder: Callable[..., T]
     parameters: Mapping[str, Parameter]
     context: frozenset[str]
+    origin: Origin
     rest: str | None = None
 
     @property
@@ -210,10 +225,18 @@ class Registry(Generic[T]):
 
     A builder has two kinds of keyword arguments. Those in `context` come from the surrounding model (head width, layer
     index) and are passed to the builders that have them. All others are parameters that a user may write in a spec.
+
+    `within(spec)` is the context in which a component is built: `allocation.within_memory` for modules of torch.
     """
 
-    def __init__(self, noun: str, context: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        noun: str,
+        context: Iterable[str] = (),
+        within: Callable[[str], AbstractContextManager[Any]] = nullcontext,
+    ) -> None:
         self.noun = noun
+        self.within = within
         self.context = frozenset(context)
         self._entries: dict[str, Entry[T]] = {}
         self._aliases: dict[str, str] = {}
@@ -225,13 +248,29 @@ class Registry(Generic[T]):
         parameters: Mapping[str, Parameter] | None = None,
         rest: str | None = None,
     ) -> None:
-        """Registers a builder. If its signature is `**values`, `parameters` lists its parameters."""
-        if name in self:
-            raise FavoritError(f"the {self.noun} {name!r} is registered twice")
-        own = parameters_of(builder, ("self",))
+        """Registers a builder. If its signature is `**values`, `parameters` lists its parameters.
+
+        A file or notebook cell that is executed again replaces its components.
+        """
+        if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
+            raise FavoritError(
+                f"{name!r} cannot name a {self.noun}: give letters, digits and underscores, such as 'my_{self.noun}'"
+            )
+        origin = registering()
+        if name in self and not origin.repeats(self[name].origin):
+            raise FavoritError(
+                f"the {self.noun} {name!r} is registered twice: in {self[name].origin.place} and in {origin.place}: "
+                "choose another name"
+            )
+        try:
+            own = parameters_of(builder, ("self",))
+        except (TypeError, ValueError, NameError) as error:
+            raise FavoritError(
+                f"the {self.noun} {name!r} has no readable parameters ({error}): register a function or class"
+            ) from None
         user = {key: p for key, p in (parameters or own).items() if key not in self.context}
         context = self.context if parameters is not None else self.context & own.keys()
-        self._entries[name] = Entry(name, builder, user, frozenset(context), rest)
+        self._entries[name] = Entry(name, builder, user, frozenset(context), origin, rest)
 
     def register(
         self, name: str, rest: str | None = None, alias: str | None = None
@@ -254,7 +293,7 @@ class Registry(Generic[T]):
 
     def __getitem__(self, name: str) -> Entry[T]:
         if name not in self:
-            raise unknown(self.noun, name, self._entries)
+            raise unknown_component(self.noun, name, self._entries)
         return self._entries[self._aliases.get(name, name)]
 
     def canonical(self, spec: str | Spec) -> Spec:
@@ -274,4 +313,5 @@ class Registry(Generic[T]):
             spec = parse(spec)
         entry = self[spec.name]
         values = entry.resolve(spec)
-        return entry.builder(**values, **{key: value for key, value in context.items() if key in entry.context})
+        with self.within(str(spec)):
+            return entry.builder(**values, **{key: value for key, value in context.items() if key in entry.context})

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from favorit.attention import Linear
-from favorit.attention.cpu import blocked, causal, explicit_softmax, short
+from favorit.attention.cpu import blocked, explicit_softmax, in_parts, short
 from favorit.attention.cpu.limits import Limits
 from favorit.attention.cpu.tiling import block_sizes, chunks, even_chunk_size
 from favorit.attention.mixer import UnprojectedTokens
@@ -70,7 +70,7 @@ def test_causal_parts_equal_the_whole_for_every_part_size(
     mask = torch.rand(2, 150, generator=torch.Generator().manual_seed(0)) < 0.7 if masked else None
     wanted = (q, k, v, *mixer.parameters())
     if mixer.kernel.features == 24:
-        assert len(causal.parts(mixer.kernel, limits, q, k)) == num_parts
+        assert len(in_parts.parts(mixer.kernel, limits, q, k)) == num_parts
     assert "some heads at a time" in mixer.explain(q, k, v, mask)
     fast, slow = mixer(q, k, v, key_mask=mask), mixer.direct(q, k, v, mask)
     assert_close(fast, slow, 1e-12)
@@ -169,7 +169,7 @@ def test_blocks_accept_views_of_a_packed_projection(spec: str, elements: int) ->
     images, or the whole batch.
     """
     limits = Limits(one_thread=0, few_feature_elements=0, fewest_weights=0, block_elements=elements)
-    mixer = builder(spec, limits)(head_dim=8, tokens=70)
+    mixer = builder(spec, limits)(heads=3, head_dim=8, tokens=70)
     packed = torch.randn(5, 70, 3, 3, 8, requires_grad=True)
     q, k, v = (part.transpose(1, 2) for part in packed.unbind(2))
     (ours,) = gradients(mixer(q, k, v), packed)

@@ -165,7 +165,7 @@ def test_masks_different_lengths_views_and_mixed_dtypes_under_autocast_equal_fp6
     """Blocks have 1 image, at most 2, or all 5 images. There are 40 queries, 50 keys and values of another width. k is
     fp32, as after a gate.
     """
-    mixer = builder("softmax", replace(limits, block_elements=elements))(head_dim=8, tokens=50)
+    mixer = builder("softmax", replace(limits, block_elements=elements))(heads=3, head_dim=8, tokens=50)
     source = torch.Generator().manual_seed(3)
     q, k, v = (
         torch.randn(5, n, 3, d, generator=source).to(torch.bfloat16).requires_grad_()

@@ -28,6 +28,7 @@ from favorit.bench.crossover import (
     crossing,
     crossings,
     default_grid,
+    default_patch,
     find_crossing,
     isotonic,
     measure_points,
@@ -261,10 +262,28 @@ def test_command_writes_table_advice_csv_figure_and_json(
 def test_image_with_more_tokens_than_the_grid_is_rejected(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(monkeypatch, "--most-tokens", "100") == 2
+    assert run(monkeypatch, "--most-tokens", "100", "--patch", "8") == 2
     assert "785 tokens, more than --most-tokens 100" in capsys.readouterr().err
     assert run(monkeypatch, "--image", "33", "--patch", "8") == 2
     assert "--patch 8 does not divide --image 33: give a divisor" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("image", "tokens", "patch"),
+    [(224, 1024, 8), (224, 256, 16), (224, 2, 224), (32, 1024, 8), (7, 1024, 7), (1, 2, 1)],
+)
+def test_default_patch_is_the_smallest_that_fits(image: int, tokens: int, patch: int) -> None:
+    assert default_patch(image, tokens) == patch
+
+
+def test_largest_token_count_alone_chooses_the_patch(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = ("--batch", "1", "--heads", "1", "--head-dim", "4", "--repeats", "1")
+    assert not run(monkeypatch, "--most-tokens", "32", *sizes, "--mixer", "relu", "--json")
+    report = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert report["advice"].startswith("at 224x224 with patch 56 (17 tokens) ")
+    assert {point["tokens"] for point in report["points"]} == {17, 24, 32}
 
 
 def test_advice_for_mixer_that_wins_only_at_the_advised_count() -> None:

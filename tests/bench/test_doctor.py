@@ -22,7 +22,8 @@ from favorit.bench.doctor.figure import Grids, cell_table, draw, grids
 from favorit.bench.doctor.layer_stats import Finding, LayerStats
 from favorit.cli.main import app
 from favorit.data import load_dataset
-from favorit.training.inference import TrainedModel, load
+from favorit.training.inference import load
+from favorit.training.trained_model import TrainedModel
 from training_helpers import fit, pictures, tiny
 
 HEADS, TOKENS, WIDTH = 2, 24, 8

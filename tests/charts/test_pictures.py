@@ -40,8 +40,18 @@ def test_large_images_are_reduced_with_their_average_color() -> None:
 @pytest.mark.parametrize("count", [1, 6, 60])
 def test_row_has_all_images_and_names_without_overlap(count: int) -> None:
     chart = picture_row([(f"crop({number})", noise(8, 8)) for number in range(count)], 640 / count, 96, count, "Steps")
-    pictures = marks(chart)[0]
-    assert len(pictures["rows"]) == count
-    assert pictures["width"] < 640 / count
-    assert pictures["height"] == pytest.approx(pictures["width"])
+    *pictures, names = marks(chart)
+    assert len(pictures) == len(names["rows"]) == count
+    assert all(picture["width"] < 640 / count for picture in pictures)
+    assert all(picture["height"] == pytest.approx(picture["width"]) for picture in pictures)
     assert "Steps" in drawn_texts(chart)
+
+
+def test_images_of_different_sizes_fit_in_one_row() -> None:
+    chart = picture_row(
+        [("file", noise(20, 80)), ("original", noise(8, 8)), ("flip", noise(8, 8))], 100, 96, 3, "Steps"
+    )
+    file, original, flip, _ = marks(chart)
+    assert file["width"] == pytest.approx(4 * file["height"])
+    assert file["width"] == pytest.approx(original["width"]) == pytest.approx(original["height"])
+    assert [mark["rows"][0]["x"] for mark in (file, original, flip)] == [0, 100, 200]

@@ -17,7 +17,7 @@ import favorit
 from favorit import RunConfig
 from favorit.cli import main
 from favorit.training import Epoch
-from favorit.training.run import run_id
+from favorit.training.identity import run_id
 from training_helpers import DATA, MODEL, finish, fit, pictures, plain, resolved, start, tiny, untimed
 
 CPU = ("--accelerator", "cpu")
@@ -68,6 +68,11 @@ def test_command_and_python_train_the_same_run(command, tmp_path: Path, run):
     assert f"{run.result['test']['accuracy']:.2%}" in out
     assert f"run {made.id} in {made.path}" in out
     assert "1,683" in out
+
+
+def test_first_line_shows_the_mixer_of_each_layer(command, tmp_path: Path):
+    arguments = [*TINY, "--epochs", "1", *settings(model=dict(depth=4, layout="none|uniform"))]
+    assert command("train", *arguments, "--out", tmp_path)[1].startswith("layers 1 to 4: none|uniform|none|uniform\n")
 
 
 def test_options_set_the_fields_they_name(command, monkeypatch):
@@ -247,10 +252,10 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
     "classes": (settings(model=dict(classes=3)), ["--set model.classes is not valid: the data set determines it"]),
     "fold out of range": (settings(data=dict(folds=3, fold=3)), ["folds=3, fold=3", "0..folds-1"]),
     "folds without a fold": (settings(data=dict(folds=3)), ["folds=3, fold=None", "give both"]),
-    "one fold": (["--folds", "1"], ["--folds", "greater than or equal to 2"]),
-    "negative folds": (["--folds", "-1"], ["--folds", "greater than or equal to 2"]),
-    "no epochs": (["--epochs", "0"], ["epochs=0", "greater than or equal to 1"]),
-    "negative seed": (["--seed", "-1"], ["seed=-1", "greater than or equal to 0"]),
+    "one fold": (["--folds", "1"], ["--folds", "at least 2"]),
+    "negative folds": (["--folds", "-1"], ["--folds", "at least 2"]),
+    "no epochs": (["--epochs", "0"], ["epochs=0", "at least 1"]),
+    "negative seed": (["--seed", "-1"], ["seed=-1", "at least 0"]),
     "learning rate": (settings(train=dict(lr="fast")), ["lr='fast'", "number"]),
     "precision": (settings(train=dict(precision=64)), ["precision=64", "bf16"]),
     "no validation": (settings(data=dict(validation=0)), ["data.validation=0", "train.select=last"]),
@@ -259,7 +264,7 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
     "batch": (settings(train=dict(batch_size=200, drop_last=True)), ["batch_size=200", "drop_last leaves no batch"]),
     "patch": (settings(model=dict(stem="patch(3)")), ["(3, 3)", "(8, 8)"]),
     "accelerator": (["--accelerator", "gpu9"], ["gpu9", "cpu"]),
-    "devices": (["--devices", "0"], ["devices=0"]),
+    "devices": (["--devices", "0"], ["--devices 0", "at least 1"]),
 }
 
 
@@ -275,10 +280,12 @@ def test_mistake_is_one_line_and_exit_status_2(command, tmp_path: Path, argument
 
 
 FILES: dict[str, tuple[bytes | None, list[str]]] = {
-    "missing": (None, ["No such file"]),
+    "missing": (None, ["no such file"]),
     "not YAML": (b"model: [unclosed", ["is not YAML"]),
     "two values": (b"a: b: c", ["is not YAML"]),
     "bytes": (b"\xff\xfe\x00\x80", ["is not YAML"]),
+    "deep": (b"model: " + b"[" * 3000 + b"]" * 3000, ["is nested too deeply"]),
+    "digits": (b"seed: " + b"9" * 5000, ["is not YAML", "4300 digits"]),
     "empty": (b"", ["expected a mapping with sections among model, data, train"]),
     "list": (b"- 1\n- 2\n", ["expected a mapping with sections"]),
     "section of text": (b"model: vit-64\n", ["expected a mapping with sections"]),
@@ -371,35 +378,41 @@ def test_path_with_brackets_is_printed_unchanged(command, tmp_path: Path):
     assert f"in {tmp_path / 'my[old]runs'}" in out
 
 
-def test_full_disk_is_one_line_and_rerun_resumes(command, tmp_path: Path, monkeypatch, run):
+KEPT = "; completed work is kept: rerun the same command to resume"
+
+
+@pytest.mark.parametrize(("call", "hint"), [(5, ""), (11, KEPT)], ids=["in the first epoch", "in the second epoch"])
+def test_full_disk_is_one_line_and_rerun_resumes(command, tmp_path: Path, monkeypatch, run, call, hint):
     sync, calls = os.fsync, []
 
     def full(descriptor: int) -> None:
         calls.append(descriptor)
-        if len(calls) == 5:
+        if len(calls) == call:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         sync(descriptor)
 
     monkeypatch.setattr(os, "fsync", full)
     status, _, err = command("train", *TINY, "--out", tmp_path)
-    assert (status, err.count("\n")) == (1, 1)
-    assert "No space left on device" in err
-    assert "rerun the same command to resume" in err
+    assert (status, err) == (1, f"favorit: No space left on device{hint}\n")
     assert command("train", *TINY, "--out", tmp_path)[0] == 0
     assert untimed(only(tmp_path)) == untimed(run)
 
 
-def test_interrupt_is_one_line_and_exit_status_130(command, tmp_path: Path, monkeypatch):
+@pytest.mark.parametrize(("epoch", "hint"), [(1, ""), (2, KEPT)])
+def test_interrupt_is_one_line_and_exit_status_130(command, tmp_path: Path, monkeypatch, epoch, hint):
     from favorit.training.engine import Training
 
+    train_epoch, calls = Training._train_epoch, []
+
     def interrupted(self: Training) -> Any:
-        raise KeyboardInterrupt
-        yield
+        calls.append(self)
+        if len(calls) == epoch:
+            raise KeyboardInterrupt
+        yield from train_epoch(self)
 
     monkeypatch.setattr(Training, "_train_epoch", interrupted)
     status, _, err = command("train", *TINY, "--out", tmp_path)
-    assert (status, err.count("\n")) == (130, 1)
-    assert "rerun the same command to resume" in err
+    assert (status, err) == (130, f"favorit: interrupted{hint}\n")
     assert "stopped" in command("runs", tmp_path)[1]
 
 
@@ -522,7 +535,7 @@ def test_predict_as_json_has_sorted_probabilities(command, shades, photos):
         assert sum(probabilities) == pytest.approx(1)
     pixels = torch.full((1, 3, 8, 8), 20, dtype=torch.uint8)
     assert found[0]["classes"][0]["probability"] == pytest.approx(
-        favorit.load(shades).predict(pixels)[0, 0].item(), rel=1e-6
+        favorit.load(shades).probabilities(pixels)[0, 0].item(), rel=1e-6
     )
 
 
@@ -580,7 +593,8 @@ def test_runs_as_json_has_one_line_for_each_run(command, run):
 
 
 @pytest.mark.parametrize("option", [[], ["--json"]])
-def test_runs_of_a_missing_folder_lists_no_runs(command, tmp_path: Path, option):
-    status, out, err = command("runs", tmp_path / "nowhere", *option)
-    assert (status, err) == (0, "")
+def test_runs_of_an_empty_folder_lists_no_runs(command, tmp_path: Path, option):
+    status, out, err = command("runs", tmp_path, *option)
+    assert status == 0
+    assert "favorit:" not in err
     assert out.strip() == "" if option else "no runs in" in out

@@ -95,3 +95,30 @@ def test_closed_stream_raises_no_error(
         closed.setattr(sys, "stderr" if err else "stdout", None)
         write_columns(TITLES, ROWS, err=err)
     assert capsys.readouterr() == ("", "")
+
+
+def test_section_is_a_line_above_its_rows(written) -> None:
+    rows = [["a", *ROWS[0]], ["a", *ROWS[1]], ["b", *ROWS[1]]]
+    options: dict[str, Any] = dict(right=["seed", "test"], section="part")
+    assert written(None, ["part", *TITLES], rows, **options) == [
+        "  run               layers                  seed    test",
+        "a",
+        "  0123456789abcdef  relu(m=64)*3|softmax*3    42  91.25%",
+        "  fedcba9876543210  softmax                    7  90.00%",
+        "b",
+        "  fedcba9876543210  softmax                    7  90.00%",
+    ]
+
+
+def test_wrapped_column_continues_on_further_lines(written) -> None:
+    lines = written(40, ["name", "text"], [["relu", "one two three four five six seven eight nine"]], wrap="text")
+    assert lines == ["name  text", "relu  one two three four five six seven", "      eight nine"]
+
+
+def test_column_is_cut_to_its_minimal_width_only_after_optional_ones_are_left_out(written) -> None:
+    options: dict[str, Any] = dict(right=["seed", "test"], optional=["seed"], min_width=22)
+    assert written(52, TITLES, ROWS, **options)[1:] == [
+        "0123456789abcdef  relu(m=64)*3|softmax*3  91.25%",
+        "fedcba9876543210  softmax                 90.00%",
+        "not shown on 52 columns: seed",
+    ]

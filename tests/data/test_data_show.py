@@ -214,3 +214,32 @@ def test_list_reports_present_files(real_data: Path) -> None:
 def test_data_command_does_not_import_torch() -> None:
     code = "import sys, favorit.cli.data; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_picture_shows_the_file_of_an_image_with_what_is_cut_off(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        for number in range(10):
+            # A gray square between two black margins, which the crop cuts off.
+            whole = Image.new("RGB", (80, 40))
+            whole.paste((100, 100, 100), (20, 0, 60, 40))
+            whole.putpixel((40, number), (0, 0, 0))
+            whole.save(tmp_path / name / f"{number}.png")
+    content = picture(load_dataset(f"folder:{tmp_path}"))
+    assert content.file is not None
+    label, shown = content.file
+    assert label == "file 80x40"
+    assert shown.shape == (3, 40, 80)
+    assert shown[:, :, :20].eq(160).all()
+    assert shown[:, :, 60:].eq(160).all()
+    assert shown[:, 20:, 20:60].eq(100).all()
+    labels = [axes.get_xlabel() for axes in draw(content).axes]
+    assert labels.index("file 80x40") == labels.index("original") - 1
+    assert picture(load_dataset(f"folder({str(tmp_path)!r}, fit=letterbox)")).file is not None
+    assert picture(SET).file is None
+
+
+def test_step_larger_than_the_image_is_not_shown() -> None:
+    with pytest.raises(FavoritError, match=r"crop\(padding=24\) is not valid for images of 24 x 24, .* at most 23"):
+        picture(SET, "crop(24)")
+    assert len(picture(load_dataset("synthetic(size=1, classes=2, train=10, test=4)")).steps) > 1

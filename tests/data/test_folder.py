@@ -96,7 +96,8 @@ def test_missing_small_and_mismatched_folders_are_rejected(tmp_path: Path) -> No
         load_dataset(f"folder:{tmp_path / 'nowhere'}")
     fill(tmp_path / "few", count=1)
     with pytest.raises(
-        FavoritError, match="2 images of 2 classes are too few to hold out a test set: add images, or put"
+        FavoritError,
+        match="the classes 'cat', 'dog' with one image cannot be in both the training and the test part: add",
     ):
         load_dataset(f"folder:{tmp_path / 'few'}")
     fill(tmp_path / "more" / "train")

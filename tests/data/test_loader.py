@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -172,3 +173,21 @@ def test_augmentation_limited_to_classes_changes_only_their_images() -> None:
 def test_augmentation_for_an_unknown_class_is_rejected() -> None:
     with pytest.raises(FavoritError, match=r"classes=4 is not valid: the data have the classes 0\.\.3"):
         loader(augment="flip|rotate(10, classes=(3, 4))")
+
+
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [
+        (
+            "crop(99)",
+            r"crop\(padding=99\) is not valid for images of 6 x 9, which could .*: padding is at most 5",
+        ),
+        ("flip|cutout(7)", r"cutout\(size=7\) is not valid for images of 6 x 9, .*: size is at most 6"),
+        ("crop(5)|cutout(6)", None),
+    ],
+)
+def test_step_larger_than_the_image_is_rejected(steps: str, message: str | None) -> None:
+    images = Images(torch.zeros((4, 1, 6, 9), dtype=torch.uint8), torch.arange(4))
+    preprocess = build_preprocess(None, (0.5,), (0.5,))
+    with pytest.raises(FavoritError, match=message) if message else nullcontext():
+        Loader(images, batch_size=2, seed=0, preprocess=preprocess, augment=build_augment(steps))

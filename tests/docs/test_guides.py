@@ -33,7 +33,7 @@ COMMANDS = [
 
 
 def test_docs_folder_has_the_expected_guides() -> None:
-    expected = {"index", "models", "training", "studies", "tuning", "cluster", "benchmarks", "extending"}
+    expected = {"index", "models", "training", "python", "studies", "tuning", "cluster", "benchmarks", "extending"}
     assert set(GUIDES) == expected
     assert len(COMMANDS) > 30
 
@@ -49,7 +49,7 @@ def test_command_and_its_options_exist(text: str) -> None:
         command.make_context(text, arguments)
 
 
-@pytest.mark.parametrize("guide", ["index", "models", "training", "studies"])
+@pytest.mark.parametrize("guide", ["index", "models", "training", "python", "studies"])
 def test_python_of_guide_runs(guide: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}

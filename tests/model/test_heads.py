@@ -145,7 +145,7 @@ def test_mlp_dropout_acts_in_training_only():
     ("spec", "words"),
     [
         ("clss", ["unknown head 'clss'", "'cls'", "seqpool"]),
-        ("mlp(0)", ["mlp", "widths=(0,)", "greater than or equal to 1"]),
+        ("mlp(0)", ["mlp", "widths=(0,)", "at least 1"]),
         ("mlp(2.5)", ["widths=(2.5,)", "integer"]),
         ("mlp(3, widths=(4,))", ["widths is given twice"]),
         ("mean(3)", ["mean takes at most 0 values"]),

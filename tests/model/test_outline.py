@@ -61,7 +61,7 @@ def test_commands_reject_models_larger_than_free_memory(
     command: list[str], tmp_path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["favorit", *command, "--set", "model.dim=4000000"])
+    monkeypatch.setattr(sys, "argv", ["favorit", *command, "--set", "model.dim=60000"])
     with pytest.raises(SystemExit) as ended:
         sys.exit(main())
     assert ended.value.code == 2

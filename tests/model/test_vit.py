@@ -119,7 +119,7 @@ def test_any_number_of_channels_and_classes_is_accepted(channels, classes):
 def test_images_of_wrong_shape_are_rejected(shape):
     with pytest.raises(
         FavoritError,
-        match=rf"images of shape \({', '.join(map(str, shape))}\) are not valid: expected \(B, 3, H, W\)",
+        match=rf"images must be .* \(B, 3, H, W\), not torch.float32 \({', '.join(map(str, shape))}\)",
     ):
         create_model("vit-64")(torch.zeros(shape))
 
@@ -254,7 +254,7 @@ def test_local_is_in_every_layer_of_a_model_on_a_non_square_grid():
         (dict(layout="linformer(causal=True)"), ["linformer", "causal=True"]),
         (dict(layout="favor(m=7, features=hyperbolic)"), ["favor", "m=7", "even"]),
         (dict(position="rope2d", head_dim=6), ["rope2d", "6", "divisible by 4"]),
-        (dict(layout="favor(m=0)"), ["m=0", "greater than or equal to 1"]),
+        (dict(layout="favor(m=0)"), ["m=0", "at least 1"]),
         (dict(layout="softmax*3"), ["softmax*3", "depth=2", "multiple"]),
         (dict(layout="relu(learned=True)"), ["learned=True", "m=128"]),
         (dict(local="dwconv(2)"), ["dwconv", "size=2", "odd"]),

@@ -193,10 +193,10 @@ def test_only_selects_absolute_or_relative_parts(only, names):
     [
         ("rop2d", ["unknown position 'rop2d'", "'rope2d'", "string_gate"]),
         ("learned+", ["learned+"]),
-        ("learned*2", ["learned * 2"]),
+        ("learned*2", ["learned*2"]),
         ("rope2d(bse=10)", ["'bse'", "'base'"]),
-        ("rope2d(base=0)", ["rope2d", "base=0", "greater than 0"]),
-        ("string_gate(features=0)", ["string_gate", "features=0", "greater than or equal to 1"]),
+        ("rope2d(base=0)", ["rope2d", "base=0", "above 0"]),
+        ("string_gate(features=0)", ["string_gate", "features=0", "at least 1"]),
         ("string_gate(features=2.5)", ["features=2.5", "integer"]),
         ("", ["''"]),
     ],

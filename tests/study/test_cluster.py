@@ -26,7 +26,7 @@ import torch
 
 from favorit import RunConfig
 from favorit.training import Run
-from favorit.training.run import run_id
+from favorit.training.identity import run_id
 from training_helpers import LIVELY, PATIENCE, Outcome, assert_bit_equal, files, fit, resolved, tiny
 
 HERE = Path(__file__).parent

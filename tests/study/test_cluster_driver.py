@@ -21,10 +21,11 @@ from favorit.study.node import Failed, Message
 from favorit.study.tasks import Began, Ended, EpochDone, Task, TaskEvent, Unfinished
 from favorit.training import Begin, Checkpoint, End, Epoch
 from favorit.training.folder import RunFolder
+from saved_data import RESULT
 
 EPOCH = Epoch(0, 1.0, 0.5, 1.0, 0.5, 0.1, 1.0, 0.1, True)
-RESULT = json.dumps({"schema": 1, "status": "complete", "test": {}}).encode()
-BEGUN, ENDED = Message("a", Begin("", 0), {}), Message("a", End({}), {"result.json": RESULT})
+CONTENT = json.dumps({"schema": 1, **RESULT}).encode()
+BEGUN, ENDED = Message("a", Begin("", 0), {}), Message("a", End({}), {"result.json": CONTENT})
 
 
 class Stream:
@@ -212,7 +213,7 @@ def test_run_held_by_another_runner_comes_last_and_is_not_trained_again(study, t
         nonlocal checks
         checks += 1
         if checks == 3:
-            (folder.path / "result.json").write_bytes(RESULT)
+            (folder.path / "result.json").write_bytes(CONTENT)
             (folder.path / ".best.safetensors.123").write_bytes(b"half")  # left behind by a kill
             lock.__exit__(None, None, None)
         return held(self)

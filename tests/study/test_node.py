@@ -18,7 +18,7 @@ from favorit.study.tasks import Task
 from favorit.study.transfer import write_contents
 from favorit.training import Begin, Checkpoint, End, Epoch, Run
 from favorit.training.folder import RunFolder
-from favorit.training.run import run_id
+from favorit.training.identity import run_id
 from training_helpers import LIVELY, Outcome, assert_bit_equal, fit, pictures, resolved, tiny
 
 CONFIG = tiny(**LIVELY)  # three epochs of six steps
@@ -128,7 +128,7 @@ def test_error_message_names_the_folder_of_the_driver(order: Order, tmp_path: Pa
     messages.close()
     damaged = {**epoch.contents, "checkpoint-6/state.pt": b"damaged"}
     error = failure(task_of(), order, damaged).error
-    assert error.startswith(f"cannot resume from OUT/{task_of().id}/checkpoint-6")
+    assert error.startswith(f"OUT/{task_of().id}/checkpoint-6/state.pt is damaged")
     assert str(tmp_path) not in error
 
 

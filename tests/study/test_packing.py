@@ -145,10 +145,8 @@ def test_run_packed_into_its_own_parent_folder_is_listed_once(runs, command):
 def test_file_as_folder_for_packed_runs_is_a_one_line_error(runs, tmp_path: Path, command, verb):
     (tmp_path / "file").write_text("mine")
     code, _, err = command(*(runs if word == "RUNS" else word for word in verb), tmp_path / "file")
-    assert (code, err) == (
-        2,
-        f"favorit: {tmp_path / 'file'} is a file: give a folder for packed runs (it is created if it does not exist)\n",
-    )
+    file = tmp_path / "file"
+    assert (code, err) == (2, f"favorit: {verb[-1]} {file}: {file} is a file: give a folder\n")
 
 
 def test_unfinished_run_is_not_packed(runs, tmp_path: Path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import re
 import sys
@@ -17,6 +19,7 @@ from favorit.study import Options, load_study
 from favorit.study.plan import index_path
 from favorit.study.references import mapped_rows
 from favorit.training.folder import RunFolder
+from saved_data import RESULT
 
 Command = Callable[..., str]
 STANDARD = "data=cifar10 layout=all_standard"
@@ -47,9 +50,9 @@ def write(out: Path, identifier: str, accuracy: float, **more: Any) -> None:
     folder = RunFolder(out / identifier)
     folder.path.mkdir(parents=True)
     result: dict[str, Any] = {
-        "status": "complete",
+        **RESULT,
         "epochs": 50,
-        "test": {"accuracy": accuracy},
+        "test": {**RESULT["test"], "accuracy": accuracy},
         "train_accuracy": 0.9,
         "train_seconds_per_epoch": 14.181,
         "parameters": 142026,
@@ -84,6 +87,24 @@ def test_status_of_several_seeds_shows_mean_and_interval(tmp_path: Path, status:
     output = status("--seeds", "0,1")
     together = output.split("mean over seeds and folds\n")[1]
     assert re.search(r" 2 +73\.00% +1\.41% +60\.29% \.\. 85\.71% +72\.96% +\+0\.04 ", line(together, f"{STANDARD} "))
+
+
+def test_status_of_one_seed_shows_the_means_too(tmp_path: Path, status: Command):
+    ids = index(tmp_path, Options())
+    write(tmp_path, ids[STANDARD], 0.7396)
+    together = status().split("mean over seeds and folds\n")[1]
+    assert re.search(r" 1 +73\.96% +72\.96% +\+1\.00 ", line(together, f"{STANDARD} "))
+    assert "all_performer" not in together.partition("\n\n")[0], "text has no row without a run"
+
+
+def test_status_as_csv_has_a_row_for_each_group(tmp_path: Path, status: Command):
+    ids = index(tmp_path, Options(seeds=(0, 1)))
+    write(tmp_path, ids[f"{STANDARD} seed=0"], 0.7396)
+    rows = list(csv.DictReader(io.StringIO(status("--seeds", "0,1", "--csv"))))
+    assert len(rows) == len(ids) // 2
+    (own,) = (row for row in rows if row["point"] == STANDARD)
+    assert (own["runs"], own["missing"], own["test"]) == ("1", "1", "73.96%")
+    assert {(row["runs"], row["missing"], row["test"]) for row in rows if row["point"] != STANDARD} == {("0", "2", "")}
 
 
 def test_status_shows_flags_of_runs_that_differ(tmp_path: Path, status: Command):

@@ -10,7 +10,8 @@ from favorit import FavoritError
 from favorit.study import Options, Points, Study, load_study, product
 from favorit.study.load import built_in
 from favorit.study.plan import make_plan
-from favorit.study.study import Scale
+from favorit.study.study import PROTOCOLS, SCALES, Scale
+from favorit.training.run import check_choices
 
 BASE = {"data.name": "synthetic(size=8, classes=3, train=96, test=48)", "train.epochs": 10, "train.warmup": 5}
 POINTS = product({"model.layout": ["softmax", "uniform", "none"]})
@@ -79,6 +80,17 @@ def test_pattern_matches_all_seeds_of_a_variant():
     assert [point.name for point in STUDY.named(Options(only="*=softmax seed=1", seeds=(0, 1)))] == [
         "layout=softmax seed=1"
     ]
+
+
+@pytest.mark.parametrize("name", built_in())
+def test_no_scale_and_no_number_of_epochs_gives_a_study_that_training_rejects(name: str):
+    """Warm-up is scaled with the epochs, and no point has both folds and a validation part."""
+    study = load_study(name)
+    for scale in {**SCALES, **study.scales}:
+        for protocol in PROTOCOLS:
+            for epochs in (None, 1, 7):
+                for config in study.configs(Options(scale=scale, protocol=protocol, epochs=epochs)).values():
+                    check_choices(config)
 
 
 @pytest.mark.parametrize("name", REPORTS)

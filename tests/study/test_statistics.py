@@ -15,6 +15,7 @@ import favorit
 from favorit import FavoritError, RunConfig
 from favorit.study.statistics import aggregate, compare, confounded, mcnemar, paired_bootstrap, read_variant
 from favorit.training.folder import RunFolder
+from saved_data import RESULT, card
 from training_helpers import fit, tiny
 
 REPETITIONS = 400
@@ -206,10 +207,11 @@ def written(
     """A run folder with the files of a complete run and the given predictions."""
     folder.mkdir()
     run = RunFolder(folder)
+    data = card(config.model.classes, config.model.channels)
     run.write_config(
-        {"id": folder.name, "layers": config.model.layout, "config": config.model_dump(mode="json"), "data": {}}
+        {"id": folder.name, "layers": config.model.layout, "config": config.model_dump(mode="json"), "data": data}
     )
-    run.write_result({"status": "complete", "test": {}, "parameters": parameters, **result})
+    run.write_result({**RESULT, "parameters": parameters, **result})
     predicted = np.where(correct, labels, (labels + 1) % 3)
     np.savez_compressed(folder / "predictions.npz", logits=np.eye(3)[predicted], labels=labels)
     return favorit.Run(folder)
@@ -314,7 +316,7 @@ def test_runs_that_cannot_be_compared_are_rejected(tmp_path: Path):
     (tmp_path / "other" / "result.json").unlink()
     with pytest.raises(FavoritError, match="other is not finished"):
         compare([a.path], [other.path])
-    with pytest.raises(FavoritError, match=r"nowhere is not a run: it has no config\.json"):
+    with pytest.raises(FavoritError, match="nowhere is not a run: there is no such folder"):
         compare([a.path], [tmp_path / "nowhere"])
     with pytest.raises(FavoritError, match="not seeds of one variant"):
         read_variant([a.path, written(tmp_path / "lr", tiny(train=dict(lr=0.5)), LABELS == 0, LABELS).path])

@@ -126,16 +126,55 @@ def test_status_and_plan_count_the_points(finished, study: Command):
     assert output.rstrip().endswith("3 points: 2 complete, 1 missing")
 
 
-def test_plan_estimates_the_missing_runs(tmp_path: Path, study: Command):
+def test_plan_estimates_the_missing_runs(tmp_path: Path, study: Command, monkeypatch: pytest.MonkeyPatch):
     path = write(tmp_path / "tiny.py", {"model.dim": [8, 16]})
     fit(tmp_path / "runs", load_study(path).configs()["dim=8"])
-    status, output = study("plan", path, "--out", tmp_path / "runs", "--workers", "2")
+    monkeypatch.setenv("FAVORIT_CACHE", str(tmp_path / "cache"))
+    arguments = ("plan", path, "--out", tmp_path / "runs", "--workers", "2")
+    for again in ([], ["--again"]):
+        status, output = study(*arguments, *again)
+        assert status == 0
+        printed_first, times = output.split("\n\npoint ")
+        rows = {line.split()[0]: line.split() for line in printed_first.splitlines() if line.startswith("dim=")}
+        assert (rows["dim=8"][2:], rows["dim=16"][2:]) == (["complete"], ["missing"])
+        assert "2 points: 1 complete, 1 missing" in printed_first
+        assert times.splitlines()[1:] == ["dim=16        0 s", "about 0 s left with 2 workers here"]
+    status, output = study(*arguments)
     assert status == 0
     rows = {line.split()[0]: line.split() for line in output.splitlines() if line.startswith("dim=")}
-    assert rows["dim=8"][2:] == ["complete"]
-    assert rows["dim=16"][2:] == ["missing", "0", "s"]
-    assert "2 points: 1 complete, 1 missing" in output
+    assert rows["dim=16"][2:] == ["missing", "0", "s"], "the timing is remembered, so there is one table"
     assert "about 0 s left with 2 workers here" in output
+
+
+def test_plan_is_printed_before_models_are_timed(tmp_path: Path, study: Command, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("FAVORIT_CACHE", str(tmp_path / "cache"))
+    path = write(tmp_path / "tiny.py", {"model.dim": [8, 16]})
+
+    def stop(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("favorit.study.estimate._cost", stop)
+    status, output = study("plan", path, "--out", tmp_path / "runs")
+    assert status == 130
+    assert "2 points: 2 missing" in output
+
+
+def test_points_that_are_the_same_run_are_noted_in_plan_run_and_status(tmp_path: Path, study: Command):
+    path = write(tmp_path / "tiny.py", {"model.layout": ["none", "none|none"], "seed": [0, 1]}, **{"train.epochs": 1})
+    for verb in (["plan", "--no-estimate"], ["run"], ["status"]):
+        status, output = study(*verb, path, "--out", tmp_path / "runs")
+        assert status == 0
+        assert output.count("note: layout=none is the same run as layout=none|none: trained once\n") == 1, output
+        assert "2 points" in output
+
+
+def test_plan_shows_what_a_layout_shorter_than_the_depth_expands_to(tmp_path: Path, study: Command):
+    path = write(
+        tmp_path / "tiny.py", {"model.layout": ["relu|softmax", "softmax", "intertwined"]}, **{"model.depth": 4}
+    )
+    output = study("plan", path, "--no-estimate", "--out", tmp_path / "runs")[1]
+    assert "\nlayout relu|softmax at depth 4: relu|softmax|relu|softmax\n" in output
+    assert output.count("at depth") == 1
 
 
 def test_plan_of_missing_data_names_the_fetch_command(tmp_path: Path, study: Command):
@@ -236,7 +275,6 @@ def text(points: str) -> str:
 BAD: dict[str, tuple[str, str]] = {
     "a file that fails to import": ("import nothing_of_that_name", "line 1: ModuleNotFoundError"),
     "duplicate points": (text("Points({'seed': 0}, {'seed': 0})"), "points 1 and 2 are the same: seed=0"),
-    "duplicate runs": (text("product({'model.layout': ['softmax', 'all_standard']})"), "are the same run"),
     "an unknown field": (text("product({'model.dims': [8]})"), "did you mean 'model.dim'"),
     "a model that cannot be built": (
         text("product({'model.stem': ['patch(2)', 'patch(3)']})"),

@@ -150,7 +150,7 @@ def test_names_do_not_depend_on_the_selection():
         ),
         (
             lambda: study(product({"model.dim": [8, -1], "model.heads": [2]})).configs(),
-            "study mine, point 'dim=-1': model: dim=-1 is not valid: input should be greater than or equal to 1",
+            "study mine, point 'dim=-1': model: dim=-1 is not valid: a value of at least 1",
         ),
     ],
 )

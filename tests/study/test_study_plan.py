@@ -16,10 +16,11 @@ from torch import nn
 from favorit import FavoritError, create_model
 from favorit.measure import peak_memory
 from favorit.model import PRESETS, outline
-from favorit.study import Options, Points, Study, load_study, product, status
+from favorit.study import Options, Points, Study, load_study, product, run, status
 from favorit.study.estimate import estimate, run_seconds
 from favorit.study.load import built_in
-from favorit.study.plan import Plan, index_path, make_plan, write_index
+from favorit.study.plan import Plan, index_path, make_plan, merge_notes, write_index
+from favorit.study.timings import StepCost, Timings
 from favorit.study.worker import release_memory
 from favorit.training.folder import RunFolder
 from training_helpers import DATA, MODEL, PATIENCE, TRAIN, fit, pictures, tiny
@@ -118,13 +119,71 @@ def test_configuration_that_training_rejects_is_rejected_with_the_name_of_its_po
     assert "\n" not in str(error.value)
 
 
-def test_points_with_the_same_run_are_rejected():
-    """relu(64) and relu(m=64) are the same kernel."""
-    points = product({"model.layout": ["relu(m=64)", "relu(64)"]})
-    with pytest.raises(
-        FavoritError, match=r"points 'layout=relu\(m=64\)' and 'layout=relu\(64\)' are the same run \([0-9a-f]{16}\)"
-    ):
-        plan(points)
+LAYOUTS_AND_PERFORMERS = product(
+    {"model.layout": ["all_standard", "all_performer"], "model.performer": ["relu", "relu(m=8)", "favor(m=8)"]}
+)
+
+
+def test_points_of_a_layout_without_a_performer_are_one_run():
+    found = plan(LAYOUTS_AND_PERFORMERS)
+    assert [(task.name, task.merged) for task in found.tasks] == [
+        ("layout=all_standard performer=relu", MERGED),
+        ("layout=all_performer performer=relu", ()),
+        ("layout=all_performer performer=relu(m=8)", ()),
+        ("layout=all_performer performer=favor(m=8)", ()),
+    ]
+    assert len({task.id for task in found.tasks}) == 4
+    assert merge_notes(found.tasks) == [
+        "layout=all_standard performer=relu is the same run as layout=all_standard performer=relu(m=8), "
+        "layout=all_standard performer=favor(m=8): trained once"
+    ]
+
+
+MERGED = ("layout=all_standard performer=relu(m=8)", "layout=all_standard performer=favor(m=8)")
+
+
+def test_merged_points_are_one_group_over_all_seeds():
+    """Seed 1 is in both groups. Seeds 0 and 2 are in one of them, and are still repetitions of the same variant."""
+    found = plan(
+        Points(
+            {"model.performer": "relu", "seed": 0},
+            {"model.performer": "relu", "seed": 1},
+            {"model.performer": "elu", "seed": 1},
+            {"model.performer": "elu", "seed": 2},
+        )
+    )
+    assert [task.name for task in found.tasks] == [
+        "performer=relu seed=0",
+        "performer=relu seed=1",
+        "performer=elu seed=2",
+    ]
+    assert {(task.group, task.merged) for task in found.tasks} == {("performer=relu", ("performer=elu",))}
+    assert len(merge_notes(found.tasks)) == 1
+
+
+def test_points_of_a_missing_data_set_are_merged_by_data_set():
+    """Without the data sets their runs have no identifier yet."""
+    layouts = product({"data.name": ["cifar10", "mnist"], "model.layout": ["softmax", "all_standard"]})
+    found = plan(layouts, **{"model.stem": "patch(4)"})
+    assert [(task.name, task.id) for task in found.tasks] == [
+        ("data=cifar10 layout=softmax", ""),
+        ("data=mnist layout=softmax", ""),
+    ]
+
+
+def test_merged_points_are_in_the_index_and_the_status(tmp_path: Path):
+    study = Study("mine", "?", BASE, LAYOUTS_AND_PERFORMERS)
+    planned = status(study, tmp_path)
+    assert [state.merged for state in planned] == [MERGED, (), (), ()]
+    assert index_path(study, Options(), tmp_path).is_file()
+    assert status(study, tmp_path) == planned
+
+
+def test_run_warns_of_points_that_are_the_same_run(tmp_path: Path):
+    study = Study("mine", "?", BASE, product({"model.layout": ["none", "none|none"]}))
+    with pytest.warns(UserWarning, match=r"layout=none is the same run as layout=none\|none: trained once"):
+        report = run(study, tmp_path)
+    assert list(report.results) == ["layout=none"]
 
 
 def test_points_of_available_data_sets_are_planned(tmp_path: Path):
@@ -168,10 +227,16 @@ def test_index_can_be_deleted_or_damaged(tmp_path: Path):
     write_index(found, tmp_path)
     index = index_path(study, Options(), tmp_path)
     expected = status(study, tmp_path)
-    for spoil in (index.unlink, lambda: index.write_text("{"), lambda: index.write_text('{"schema": 1, "points": 3}')):
-        spoil()
+    for content in (
+        "",
+        "{",
+        '{"schema": 1, "points": 3}',
+        '{"schema": 1, "points": [[1]]}',
+        '{"schema": 1, "points": [3]}',
+    ):
+        index.write_text(content) if content else index.unlink()
         assert status(study, tmp_path) == expected
-        assert json.loads(index.read_text())["points"] == [[task.name, task.group, task.id] for task in found.tasks]
+        assert json.loads(index.read_text())["points"] == [[task.name, task.group, task.id, []] for task in found.tasks]
 
 
 def test_index_depends_on_points_and_options(tmp_path: Path):
@@ -233,14 +298,31 @@ class _Interrupt(float):
 # the estimate
 
 
-def test_each_shape_is_timed_once():
-    found = plan(product({"model.dim": [8, 16], "train.lr": [0.01, 0.02], "train.epochs": [2, 4]}))
+SHAPES = product({"model.dim": [8, 16], "train.lr": [0.01, 0.02], "train.epochs": [2, 4]})
+SHAPE_NAMES = ["dim=8 lr=0.01 epochs=2", "dim=16 lr=0.01 epochs=2"]
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("FAVORIT_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "timings"
+
+
+def estimate_shapes(threads: int = 1, again: bool = False) -> tuple[list[str], dict[str, float]]:
+    """(the points whose shape is timed, the seconds of every point)."""
+    found = plan(SHAPES)
     timed: list[str] = []
+    timings = Timings(threads, again=again)
+    seconds = estimate(found.tasks, found.images, timings, lambda task, done, total: timed.append(task.name))
+    return timed, seconds
+
+
+def test_each_shape_is_timed_once(cache: Path):
     threads = torch.get_num_threads()
-    seconds = estimate(found.tasks, found.images, threads=1, tell=lambda task: timed.append(task.name))
+    timed, seconds = estimate_shapes()
     assert torch.get_num_threads() == threads
-    assert timed == ["dim=8 lr=0.01 epochs=2", "dim=16 lr=0.01 epochs=2"]
-    assert seconds.keys() == {task.name for task in found.tasks}
+    assert timed == SHAPE_NAMES
+    assert list(seconds) == [task.name for task in plan(SHAPES).tasks]
     for dim in (8, 16):
         assert (
             0
@@ -248,6 +330,49 @@ def test_each_shape_is_timed_once():
             == seconds[f"dim={dim} lr=0.02 epochs=2"]
             < seconds[f"dim={dim} lr=0.02 epochs=4"]
         )
+
+
+def test_timings_are_remembered_for_the_machine_and_number_of_threads(cache: Path):
+    _, seconds = estimate_shapes()
+    assert estimate_shapes() == ([], seconds)
+    assert estimate_shapes(threads=2)[0] == SHAPE_NAMES
+    assert len(list(cache.iterdir())) == 2
+    timed, measured_again = estimate_shapes(again=True)
+    assert timed == SHAPE_NAMES
+    assert estimate_shapes() == ([], measured_again)
+
+
+def test_timings_of_other_versions_are_not_used(cache: Path, monkeypatch: pytest.MonkeyPatch):
+    estimate_shapes()
+    monkeypatch.setattr(torch, "__version__", "3.0")
+    assert estimate_shapes()[0] == SHAPE_NAMES
+
+
+@pytest.mark.parametrize(
+    "steps", ["{", "[]", '{"a": 3}', '{"a": [1]}', '{"a": [1, "x"]}', '{"a": [-1, 0]}', '{"a": [NaN, 0]}']
+)
+def test_damaged_timings_are_ignored_and_replaced(cache: Path, steps):
+    estimate_shapes()
+    (path,) = cache.iterdir()
+    path.write_text(f'{{"schema": 1, "steps": {steps}}}')
+    assert estimate_shapes()[0] == SHAPE_NAMES
+    assert estimate_shapes()[0] == []
+
+
+def test_folder_that_cannot_be_written_does_not_stop_the_estimate(cache: Path):
+    cache.parent.write_text("a file where the folder should be")
+    timed, seconds = estimate_shapes()
+    assert timed == SHAPE_NAMES
+    assert len(seconds) == 8
+
+
+def test_timings_of_another_process_are_kept(cache: Path):
+    tasks = plan(SHAPES).tasks
+    first, second = Timings(1), Timings(1)
+    first.add(tasks[0].config, StepCost(1.0, 2.0))
+    second.add(tasks[-1].config, StepCost(3.0, 4.0))
+    assert Timings(1)[tasks[0].config] == (1.0, 2.0)
+    assert Timings(1)[tasks[-1].config] == (3.0, 4.0)
 
 
 @pytest.mark.parametrize(
@@ -267,4 +392,4 @@ def test_each_shape_is_timed_once():
 )
 def test_run_seconds_count_training_validation_and_test_images(changes, expected):
     (task,) = plan(product(), **changes).tasks
-    assert run_seconds(task.config, 96, 48, 1.0, 0.1) == pytest.approx(expected)
+    assert run_seconds(task.config, 96, 48, StepCost(1.0, 0.1)) == pytest.approx(expected)

@@ -13,13 +13,14 @@ import pytest
 
 from favorit import FavoritError, RunConfig
 from favorit.data import load_dataset
+from favorit.source import Source
 from favorit.study import load_study, worker
 from favorit.study.local import local
-from favorit.study.source import Source
 from favorit.study.tasks import Began, Ended, EpochDone, Task, Unfinished
 from favorit.study.worker import Order
+from favorit.training.components import sources
 from favorit.training.folder import RunFolder
-from favorit.training.run import resolve, run_id
+from favorit.training.identity import resolve, run_id
 from training_helpers import finish, start, tiny
 
 OWN = Path(__file__).parent / "own_components"
@@ -38,6 +39,11 @@ STUDY = Study("mine", "?", {{}}, product())
     return path
 
 
+def gathered(path: Path) -> Source:
+    """The source of an imported study file, as workers receive it."""
+    return next(source for source in sources() if source.path == str(path))
+
+
 def imports(path: Path) -> int:
     return len(Path(f"{path}.log").read_text())
 
@@ -47,8 +53,7 @@ def test_file_is_imported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     first = load_study(path)
     monkeypatch.chdir(tmp_path)
     assert load_study("mine.py") == first
-    assert first.source is not None
-    first.source.load()
+    gathered(path).load()
     assert imports(path) == 1
 
 
@@ -68,8 +73,9 @@ def test_file_that_runs_as_a_script_is_not_imported_again(tmp_path: Path):
     assert imports(path) == 1
 
 
-def test_built_in_study_has_no_source():
-    assert load_study("quickstart").source is None
+def test_workers_import_no_file_of_a_built_in_study():
+    load_study("quickstart")
+    assert [source.path for source in sources() if "favorit/studies" in source.path] == []
 
 
 def test_source_includes_imported_modules_of_its_folder(tmp_path: Path):
@@ -83,8 +89,8 @@ def test_source_includes_imported_modules_of_its_folder(tmp_path: Path):
     ):
         path.write_text(f"NAME = {path.name!r}\n")
     file = counting(tmp_path, "import json, flat_of_mine, package_of_mine.deep")
-    source = load_study(file).source
-    assert source is not None
+    load_study(file)
+    source = gathered(file)
     assert source.content == file.read_bytes()
     names = ["flat_of_mine.py", "package_of_mine/__init__.py", "package_of_mine/deep.py"]
     assert dict(source.neighbors) == {name: (tmp_path / name).read_bytes() for name in names}
@@ -139,10 +145,10 @@ def test_workers_know_the_components_of_a_study_file(tmp_path: Path):
 
 def test_points_fail_if_their_worker_cannot_import_the_file(tmp_path: Path):
     source = Source("absent/mine.py", b"\nraise RuntimeError('not here')")
-    order = Order("worker 1", str(tmp_path), None, "cpu", 60.0, 1, 1, float("inf"), source)
+    order = Order("worker 1", str(tmp_path), None, "cpu", 60.0, 1, 1, float("inf"), (source,))
     broke = worker._attempt(Task("point", RunConfig(), "0" * 16), order, None, lambda event: None)
     assert isinstance(broke, Unfinished)
-    assert broke.error == "study file absent/mine.py, line 2: RuntimeError: not here"
+    assert broke.error == "cannot import absent/mine.py, line 2: RuntimeError: not here"
 
 
 def test_run_locked_by_another_process_is_trained_after_its_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import favorit
-from favorit import FavoritError
+from favorit import FavoritError, files
 from favorit.study.transfer import Contents, read_contents, write_contents
 from favorit.training import Checkpoint, Epoch, Event, Run, folder
 from favorit.training.folder import RunFolder
@@ -56,7 +56,9 @@ def test_unfinished_run_is_transferred_completely(late: RunFolder, complete: Run
     (late.path / "writing-14").mkdir()
     (late.path / "writing-14" / "model.safetensors").write_text("half written")
     contents = read_contents(late)
-    checkpoint = {f"checkpoint-12/{file}" for file in ("model.safetensors", "ema.safetensors", "state.pt")}
+    checkpoint = {
+        f"checkpoint-12/{file}" for file in ("model.safetensors", "ema.safetensors", "state.pt", "sha256.json")
+    }
     assert contents.keys() == {"config.json", "epochs.jsonl", "best.safetensors", "best-ema.safetensors"} | checkpoint
     there = RunFolder(tmp_path / complete.id)
     there.path.mkdir()
@@ -74,6 +76,22 @@ def test_only_the_newest_checkpoint_is_transferred(late: RunFolder, tmp_path: Pa
     (copy.path / "checkpoint-7").mkdir()
     (copy.path / "checkpoint-7" / "state.pt").write_bytes(b"half removed")
     assert read_contents(copy) == read_contents(late)
+
+
+def test_damaged_newest_checkpoint_is_not_transferred(late: RunFolder, tmp_path: Path):
+    copy = RunFolder(shutil.copytree(late.path, tmp_path / "copy"))
+    shutil.copytree(copy.path / "checkpoint-12", copy.path / "checkpoint-13")
+    (copy.path / "checkpoint-13" / "state.pt").write_bytes(b"damaged")
+    assert read_contents(copy) == read_contents(late)
+
+
+def test_checkpoint_damaged_on_the_way_is_rejected(late: RunFolder, tmp_path: Path):
+    contents = {**read_contents(late), "checkpoint-12/state.pt": b"damaged"}
+    there = RunFolder(tmp_path / "there")
+    there.path.mkdir()
+    with pytest.raises(FavoritError, match=r"state.pt is damaged \(its sha256 differs from the recorded one\)"):
+        write_contents(contents, there)
+    assert there.checkpoints() == []
 
 
 def test_complete_run_replaces_the_unfinished_one(early: RunFolder, complete: Run, tmp_path: Path):
@@ -112,7 +130,7 @@ def test_run_can_be_resumed_after_a_kill_between_any_two_files(
         places = 0
         with monkeypatch.context() as patch:
             patch.setattr(folder.os, "replace", killing(folder.os.replace, number))
-            patch.setattr(folder.shutil, "rmtree", killing(folder.shutil.rmtree, number))
+            patch.setattr(files.shutil, "rmtree", killing(files.shutil.rmtree, number))
             try:
                 write_contents(contents, there)
                 died = False

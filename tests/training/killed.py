@@ -22,6 +22,7 @@ import lightning_fabric  # noqa: F401  # imported before the fork, because impor
 import sklearn.model_selection  # noqa: F401
 
 import favorit
+from favorit import files
 from favorit.training import Epoch, Event, Step, checkpoint, engine, folder
 
 
@@ -38,13 +39,13 @@ def arm(place: str) -> Any:
 
         def save_half(path: Path, progress: Any, models: dict[str, Any], stateful: Any) -> None:
             if progress.step == number:
-                checkpoint.save_weights(models["model"], path / "model.safetensors")
+                (path / "model.safetensors").write_bytes(checkpoint.weight_bytes(models["model"]))
                 die()
             original(path, progress, models, stateful)
 
         engine.save_checkpoint = save_half
     elif kind == "old":
-        removed = folder.shutil.rmtree
+        removed = files.shutil.rmtree
 
         def remove(path: Path, **options: Any) -> None:
             if path.name == f"checkpoint-{number}":
@@ -52,7 +53,7 @@ def arm(place: str) -> Any:
                 die()
             removed(path, **options)
 
-        folder.shutil.rmtree = remove
+        files.shutil.rmtree = remove
     elif kind == "line":
         append = folder.RunFolder.append_epoch
 

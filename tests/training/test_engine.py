@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import favorit
 from favorit import FavoritError, create_model
 from favorit.training import Begin, Checkpoint, End, Epoch, Step
-from favorit.training.diagnosis import diagnose
-from favorit.training.engine import DivergedError
+from favorit.training.diagnosis import DivergedError, diagnose
 from favorit.training.evaluation import Evaluation, report
 from favorit.training.folder import RunFolder
 from training_helpers import build_training, files, fit, tiny, untimed, weights
@@ -185,7 +185,7 @@ def test_best_epoch_is_tested(tmp_path: Path, monitor):
     assert [record["best"] for record in records] == [
         number == 0 or running[number] > running[number - 1] for number in range(10)
     ]
-    saved = favorit.training.checkpoint.load_file(training.folder.path / "best.safetensors")
+    saved = load_file(training.folder.path / "best.safetensors")
     assert all(torch.equal(saved[name], value) for name, value in states[best].items())
     result = training.folder.result()
     assert result is not None

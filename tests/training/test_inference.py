@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from PIL import Image
 import favorit
 from favorit import FavoritError
 from favorit.data import load_dataset
-from favorit.training.inference import evaluate_run, predict_files
+from favorit.training.inference import evaluate, load_data, predict_files
 from training_helpers import LIVELY, fit, pictures, tiny
 
 CONFIGS = {
@@ -43,16 +44,16 @@ def test_predict_reproduces_the_saved_predictions(run):
     with np.load(run.path / "predictions.npz") as saved:
         logits, labels = torch.from_numpy(saved["logits"]), torch.from_numpy(saved["labels"])
     assert torch.equal(labels, data.test.labels)
-    found = favorit.load(run).predict(data.test.images)
+    found = favorit.load(run).probabilities(data.test.images)
     torch.testing.assert_close(found, logits.softmax(-1), rtol=1e-5, atol=1e-7)
     assert (found.argmax(-1) == labels).double().mean().item() == run.result["test"]["accuracy"]
 
 
 def test_load_accepts_a_run_a_path_or_text(run):
     images = load_dataset(run.config.data.name).test.images[:4]
-    one = favorit.load(run).predict(images)
-    assert torch.equal(favorit.load(run.path).predict(images), one)
-    assert torch.equal(favorit.load(str(run.path)).predict(images), one)
+    one = favorit.load(run).probabilities(images)
+    assert torch.equal(favorit.load(run.path).probabilities(images), one)
+    assert torch.equal(favorit.load(str(run.path)).probabilities(images), one)
 
 
 def test_predict_works_without_the_data(shades, tmp_path: Path):
@@ -63,11 +64,11 @@ def test_predict_works_without_the_data(shades, tmp_path: Path):
     shutil.copytree(shades.path, elsewhere)
     loaded = favorit.load(elsewhere)
     assert loaded.classes == ("black", "white")
-    assert loaded.predict(torch.zeros(1, 3, 8, 8, dtype=torch.uint8)).argmax().item() == 0
+    assert loaded.probabilities(torch.zeros(1, 3, 8, 8, dtype=torch.uint8)).argmax().item() == 0
 
 
 def test_evaluate_reproduces_the_result(run):
-    found = evaluate_run(run.path)
+    found = evaluate(run.path)
     assert found["classes"] == ("class 0", "class 1", "class 2")
     for key in ("test", "parameters", "flops", "flags"):
         assert found[key] == run.result[key]
@@ -78,23 +79,23 @@ def test_evaluate_reproduces_the_result(run):
 )
 def test_evaluate_uses_the_test_images_of_the_run(tmp_path: Path, data):
     run, _ = fit(tmp_path, tiny(data=data))
-    found = evaluate_run(run.path)
+    found = evaluate(run.path)
     assert found["test"] == run.result["test"]
     assert found["flags"] == run.result["flags"] != []
 
 
 def test_bf16_run_is_evaluated_in_bf16(tmp_path: Path):
     run, _ = fit(tmp_path, tiny(train=dict(precision="bf16")))
-    assert evaluate_run(run.path)["test"] == run.result["test"]
+    assert evaluate(run.path)["test"] == run.result["test"]
 
 
 def test_changed_data_is_rejected(tmp_path: Path):
     path = pictures(tmp_path / "images", {"a": 20, "b": 20})
     run, _ = fit(tmp_path / "runs", tiny(data=dict(name=f"folder('{path}', 8)", validation=0.2), train=dict(epochs=1)))
-    evaluate_run(run.path)
+    load_data(run.path)
     (path / "a" / "000.png").unlink()
     with pytest.raises(FavoritError, match=r"is not the data set that .* was trained on"):
-        evaluate_run(run.path)
+        load_data(run.path)
 
 
 def test_features_are_the_tokens_that_the_head_reads(shades):
@@ -102,26 +103,25 @@ def test_features_are_the_tokens_that_the_head_reads(shades):
     tokens = loaded.features(images)
     assert tokens.shape == (len(images), loaded.model.tokens, loaded.model.config.dim)
     with torch.inference_mode():
-        torch.testing.assert_close(loaded.model.head(tokens).softmax(-1), loaded.predict(images))
+        torch.testing.assert_close(loaded.model.head(tokens).softmax(-1), loaded.probabilities(images))
 
 
 @pytest.mark.parametrize(
     "images",
     [
-        torch.zeros(2, 3, 8, 8),
         torch.zeros(2, 1, 8, 8, dtype=torch.uint8),
         torch.zeros(2, 3, 9, 8, dtype=torch.uint8),
         torch.zeros(3, 8, 8, dtype=torch.uint8),
     ],
-    ids=["float", "gray", "size", "no batch"],
+    ids=["gray", "size", "no batch"],
 )
 def test_images_of_wrong_type_or_shape_are_rejected(shades, images):
-    with pytest.raises(FavoritError, match=r"images must be uint8 of shape"):
-        favorit.load(shades).predict(images.numpy())
-    with pytest.raises(FavoritError, match=r"images must be a tensor or numpy array, not list"):
-        favorit.load(shades).predict(images.tolist())
-    with pytest.raises(FavoritError, match=r"images must be uint8 of shape \(N, 3, 8, 8\), not"):
-        favorit.load(shades).predict(images)
+    model, shape = favorit.load(shades), re.escape(str(tuple(images.shape)))
+    for given in (images, images.numpy()):
+        with pytest.raises(FavoritError, match=rf"{shape}, but the run was trained on \(3, 8, 8\)"):
+            model.probabilities(given)
+    with pytest.raises(FavoritError, match=r"image 0 of images must be an array or a tensor, not list"):
+        model.probabilities(images.tolist())
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_prediction_from_a_file_equals_prediction_from_its_tensor(shades):
     file = folder / "white" / "003.png"
     found = dict(predict_files(shades.path, [file], top=2)[0].classes)
     pixels = torch.from_numpy(np.asarray(Image.open(file)).copy()).permute(2, 0, 1)[None].contiguous()
-    expected = favorit.load(shades).predict(pixels)[0]
+    expected = favorit.load(shades).probabilities(pixels)[0]
     assert found == {"black": pytest.approx(expected[0].item()), "white": pytest.approx(expected[1].item())}
     assert any(torch.equal(pixels[0], image) for part in (data.train, data.test) for image in part.images)
 
@@ -162,15 +162,15 @@ def test_folder_is_predicted_with_top_capped_at_the_number_of_classes(shades, tm
 
 def test_numpy_arrays_equal_tensors(shades):
     images = torch.randint(256, (4, 3, 8, 8), dtype=torch.uint8)
-    assert torch.equal(favorit.load(shades).predict(images.numpy()), favorit.load(shades).predict(images))
+    assert torch.equal(favorit.load(shades).probabilities(images.numpy()), favorit.load(shades).probabilities(images))
 
 
 def test_images_beyond_one_batch_are_predicted(shades):
     images = torch.randint(256, (600, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     loaded = favorit.load(shades)
-    found = loaded.predict(images)
+    found = loaded.probabilities(images)
     assert found.shape == (600, 2)
-    torch.testing.assert_close(found[512:], loaded.predict(images[512:]))
+    torch.testing.assert_close(found[512:], loaded.probabilities(images[512:]))
     torch.testing.assert_close(found.sum(1), torch.ones(600))
 
 
@@ -186,9 +186,9 @@ def test_run_on_a_relative_folder_is_evaluated_from_any_directory(
     assert run.config.data.name == name
     (tmp_path / "first" / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "first" / "elsewhere")
-    assert evaluate_run(run.path)["test"] == run.result["test"]
+    assert evaluate(run.path)["test"] == run.result["test"]
     again, events = fit(tmp_path / "runs", tiny(data=dict(name=same), train=dict(epochs=1)))
     assert (again, events) == (run, [])
     (tmp_path / "first").rename(tmp_path / "second")  # moved together with the working directory
     monkeypatch.chdir(tmp_path / "second")
-    assert evaluate_run(run.path)["test"] == run.result["test"]
+    assert evaluate(run.path)["test"] == run.result["test"]

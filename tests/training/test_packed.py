@@ -20,7 +20,7 @@ import favorit
 from favorit import FavoritError
 from favorit.training.find import find_run, open_run, stored_runs
 from favorit.training.folder import RunFolder
-from favorit.training.inference import evaluate_run, predict_files
+from favorit.training.inference import evaluate, predict_files
 from favorit.training.packed import LARGEST, PackedRun, packed_bytes, zipped
 from favorit.training.predictions import STEPS, Predictions, decode, encode, summarize
 from training_helpers import fit, tiny
@@ -205,7 +205,7 @@ def test_run_of_a_hundred_epochs_packs_into_less_than_20_kilobytes(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    "action", [favorit.load, evaluate_run, lambda path: predict_files(path, [])], ids=["load", "evaluate", "predict"]
+    "action", [favorit.load, evaluate, lambda path: predict_files(path, [])], ids=["load", "evaluate", "predict"]
 )
 def test_weights_of_a_packed_run_are_an_error_with_the_command_to_retrain(packed, action):
     message = raises_line(lambda: action(packed.path))
@@ -270,7 +270,7 @@ RECORD_DAMAGE: dict[str, tuple[Callable[[Members], Any], str]] = {
     "result is not an object": (replaced("result.json", b"[]"), "result.json is damaged (no object with a schema)"),
     "result without test": (
         replaced("result.json", b'{"schema": 1, "status": "complete"}'),
-        "result.json is damaged (no test)",
+        "result.json is damaged (epochs, test, ",
     ),
     "newer": (newer, "was written by a newer favorit (schema 99, this one reads 1): upgrade"),
     "bomb": (bomb, "more than 67,108,864"),

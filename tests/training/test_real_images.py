@@ -10,7 +10,7 @@ import torch
 import favorit
 from favorit import RunConfig
 from favorit.data import load_dataset
-from favorit.training.inference import evaluate_run
+from favorit.training.inference import evaluate
 from published_data import published
 
 
@@ -25,8 +25,8 @@ def test_hybrid_begins_to_learn_handwritten_digits(tmp_path: Path):
     assert run.config.model.image_size == (28, 28)
     assert sum(map(sum, run.result["test"]["confusion"])) == 10_000
     assert run.result["test"]["accuracy"] > 0.2  # chance is 0.1 with a standard deviation of 0.003
-    assert evaluate_run(run.path, files)["test"] == run.result["test"]
+    assert evaluate(run.path, files)["test"] == run.result["test"]
     test = load_dataset("mnist", files).test
-    right = favorit.load(run).predict(test.images[:500]).argmax(-1) == test.labels[:500]
+    right = favorit.load(run).probabilities(test.images[:500]).argmax(-1) == test.labels[:500]
     with np.load(run.path / "predictions.npz") as saved:
         assert torch.equal(right, torch.from_numpy(saved["logits"][:500].argmax(1) == saved["labels"][:500]))

@@ -103,9 +103,10 @@ def test_folders_and_files_that_are_not_runs_are_not_listed(shelf, tmp_path: Pat
     assert len(favorit.runs(out)) == 3
 
 
-def test_empty_or_missing_folder_gives_an_empty_table(tmp_path: Path):
+def test_empty_folder_gives_an_empty_table_and_a_missing_one_an_error(tmp_path: Path):
     assert favorit.runs(tmp_path).empty
-    assert favorit.runs(tmp_path / "nowhere").empty
+    with pytest.raises(FavoritError, match="nowhere does not exist: give a folder of runs"):
+        favorit.runs(tmp_path / "nowhere")
 
 
 def test_reading_runs_changes_no_file(shelf):

@@ -11,7 +11,7 @@ import pytest
 
 import favorit
 from favorit import RunConfig
-from favorit.training.run import run_id
+from favorit.training.identity import run_id
 from training_helpers import LIVELY, fit, pictures, plain, resolved, tiny
 
 # Changing one of these ids orphans every run with such a configuration. Do it only on purpose, and say so in

@@ -290,7 +290,7 @@ def test_latency_search_on_another_machine_is_rejected(tmp_path: Path, monkeypat
         (dict(objectives=("acuracy",)), "did you mean 'accuracy'"),
         (dict(pruner="meidan"), "did you mean 'median'"),
         (dict(sampler="tpee"), "did you mean 'tpe'"),
-        (dict(sampler="tpe(startup=-1)"), "greater than or equal to 0"),
+        (dict(sampler="tpe(startup=-1)"), "at least 0"),
         (dict(trials=0), "trials=0"),
         (dict(workers=0), "workers=0"),
         (dict(name="a/b"), "the study's name 'a/b' is not valid"),

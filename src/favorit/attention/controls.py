@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from favorit.attention.dtypes import full_precision, output_dtype
-from favorit.attention.mixer import MIXERS, Mixer, allowed_keys
+from favorit.attention.mixer import MIXERS, Mixer, allowed_keys, keep
 from favorit.errors import FavoritError
 
 
@@ -27,17 +28,11 @@ class Uniform(Mixer):
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
         dtype = output_dtype(v)
         with full_precision(v) as (v,):
-            kept = (
-                torch.ones_like(v[..., :1])
-                if key_mask is None
-                else key_mask[:, None, :, None].to(v).expand(*v.shape[:-1], 1)
-            )
+            v, kept = keep(v, key_mask), keep(torch.ones_like(v[..., :1]), key_mask)
             if self.causal:
-                # Queries beyond the last key see all of them.
-                last = torch.arange(q.shape[-2], device=v.device).clamp(max=v.shape[-2] - 1)
-                total, count = (v * kept).cumsum(-2)[..., last, :], kept.cumsum(-2)[..., last, :]
+                total, count = _prefix_sums(v, q.shape[-2]), _prefix_sums(kept, q.shape[-2])
             else:
-                total, count = (v * kept).sum(-2, keepdim=True), kept.sum(-2, keepdim=True)
+                total, count = v.sum(-2, keepdim=True), kept.sum(-2, keepdim=True)
             mean = total / count.clamp(min=1)
             return mean.expand(*mean.shape[:-2], q.shape[-2], v.shape[-1]).to(dtype)
 
@@ -47,6 +42,13 @@ class Uniform(Mixer):
             allowed = allowed_keys(q, k, key_mask, self.causal)
             kept = ones if allowed is None else ones * allowed
             return kept / kept.sum(-1, keepdim=True).clamp(min=1)
+
+
+def _prefix_sums(x: Tensor, queries: int) -> Tensor:
+    """The sum of x over the keys 0..i for each query i; queries beyond the last key see all keys."""
+    sums = F.pad(x.cumsum(-2), (0, 0, 1, 0))
+    seen = torch.arange(1, queries + 1, device=x.device).clamp(max=x.shape[-2])
+    return sums[..., seen, :]
 
 
 @MIXERS.register("none")
@@ -60,8 +62,7 @@ class NoMixing(Mixer):
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
         self._check(q, k)
-        out = v if key_mask is None else v.masked_fill(~key_mask[:, None, :, None], 0.0)
-        return out[..., : q.shape[-2], :].to(output_dtype(v))
+        return keep(v, key_mask)[..., : q.shape[-2], :].to(output_dtype(v))
 
     def weights(self, q: Tensor, k: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
         self._check(q, k)

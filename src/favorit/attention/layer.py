@@ -8,15 +8,21 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from favorit import seeds
+from favorit.allocation import within_memory
 from favorit.attention.local import LOCALS
-from favorit.attention.mixer import Mixer, UnprojectedTokens, build_mixer
+from favorit.attention.mixer import Mixer, UnprojectedTokens, build_mixer, keep
 from favorit.errors import FavoritError, check_positive
-from favorit.grids import Grid
+from favorit.grids import Grid, check_grid
 from favorit.position import Position, acts_on_qk, build_position
+from favorit.tensors import check_key_mask, check_tensor
+
+# Elements of masked tokens from this size on count as zero. Projections and products of smaller ones do not overflow.
+LARGEST_PADDING = 1e12
 
 
 class Attention(nn.Module):
@@ -24,10 +30,20 @@ class Attention(nn.Module):
 
     Absolute positions are added to x, others act on q and k.
 
-    `mixer` and `position` are specs or modules. `grid` and `prefix` give the token layout: linformer needs them, and
-    learned positions use them for the size of their table (16x16 without a grid, interpolated in forward). `qk_norm`
-    normalizes q and k per head. `local="dwconv(3)"` adds a depthwise convolution of v. Without a seed, torch's global
-    generator draws one.
+    Args:
+        dim: The width C of the tokens.
+        heads: The number of heads. Their width is `head_dim`, by default dim / heads.
+        mixer: A spec such as `relu(m=64)` (`favorit list mixers`), or a Mixer.
+        position: A spec such as `rope2d` (`favorit list positions`), or a Position.
+        qk_norm: Normalize q and k per head.
+        local: A spec such as `dwconv(3)`, which adds a depthwise convolution of v.
+        grid, prefix: The token layout: rows and columns, after `prefix` class tokens. linformer needs them, and learned
+            positions use them for the size of their table (16x16 without a grid, interpolated in forward).
+        layer, seed: They determine random features. Without a seed, torch's global generator draws one.
+
+    Example:
+        layer = favorit.Attention(dim=64, heads=4, mixer="relu(m=128)", position="rope2d")
+        tokens = layer(torch.randn(8, 1 + 6 * 9, 64), grid=(6, 9), prefix=1)
     """
 
     def __init__(
@@ -50,14 +66,18 @@ class Attention(nn.Module):
         super().__init__()
         self.dim, self.heads, self.head_dim = dim, heads, head_width(dim, heads, head_dim)
         inner = self.heads * self.head_dim
-        seed = seeds.fresh() if seed is None else seed
-        self.qkv = nn.Linear(dim, 3 * inner, bias=qkv_bias)
-        self.out = nn.Linear(inner, dim, bias=out_bias)
-        self.norm_q = HeadNorm(self.head_dim) if qk_norm else nn.Identity()
-        self.norm_k = HeadNorm(self.head_dim) if qk_norm else nn.Identity()
+        seed = seeds.chosen(seed)
+        with within_memory(f"Attention(dim={dim}, heads={heads})"):
+            self.qkv = nn.Linear(dim, 3 * inner, bias=qkv_bias)
+            self.out = nn.Linear(inner, dim, bias=out_bias)
+            self.norm_q = HeadNorm(self.head_dim) if qk_norm else nn.Identity()
+            self.norm_k = HeadNorm(self.head_dim) if qk_norm else nn.Identity()
         shape: dict[str, Any] = dict(heads=heads, head_dim=self.head_dim, prefix=prefix, layer=layer, seed=seed)
+        if grid is not None:
+            check_grid(grid)
         tokens = None if grid is None else prefix + math.prod(grid)
         self.mixer = mixer if isinstance(mixer, Mixer) else build_mixer(mixer, tokens=tokens, **shape)
+        self._check_mixer()
         self.position = (
             position if isinstance(position, Position) else build_position(position, dim=dim, grid=grid, **shape)
         )
@@ -74,20 +94,26 @@ class Attention(nn.Module):
     ) -> Tensor:
         """(B,N,C) -> (B,N,C), or (B,num_queries,C) for the first `num_queries` tokens.
 
-        Without a grid, tokens lie in one row.
+        Without a grid, tokens lie in one row. `key_mask` (B,N) is true for the tokens that serve as keys. The others
+        may contain anything, for example uninitialized padding. Their elements that are NaN or at least
+        LARGEST_PADDING in size count as zero.
         """
-        grid = (1, x.shape[1] - prefix) if grid is None else grid
+        grid = self._check_tokens(x, grid, prefix, key_mask)
+        if key_mask is not None:
+            x = _clear_padding(x, key_mask)
         if num_queries is not None and key_mask is None and self._can_skip_projections():
-            x = self._add_position(x, grid, prefix)
+            x = self.position.tokens(x, grid, prefix)
             return self._project_out(self.mixer.read(*self._first_queries(x, num_queries)))
         q, k, v = self._project_qkv(x, grid, prefix)
         mixed = self.mixer(q if num_queries is None else q[:, :, :num_queries], k, v, key_mask=key_mask)
         if self.local is not None:
-            mixed = mixed + self.local(v, grid, prefix)[:, :, : mixed.shape[2]]
+            mixed = mixed + self.local(keep(v, key_mask), grid, prefix)[:, :, : mixed.shape[2]]
         return self._project_out(mixed)
 
-    def weights(self, x: Tensor, grid: Grid, prefix: int = 0, key_mask: Tensor | None = None) -> Tensor:
+    def weights(self, x: Tensor, grid: Grid | None = None, prefix: int = 0, key_mask: Tensor | None = None) -> Tensor:
         """The attention map (B,H,N,N), also for mixers that never form one."""
+        grid = self._check_tokens(x, grid, prefix, key_mask)
+        x = x if key_mask is None else _clear_padding(x, key_mask)
         q, k, _ = self._project_qkv(x, grid, prefix)
         return self.mixer.weights(q, k, key_mask=key_mask)
 
@@ -100,19 +126,25 @@ class Attention(nn.Module):
         q, k, v = parameter.new_empty(3, batch, self.heads, tokens, self.head_dim).requires_grad_()
         return self.mixer.explain(q[:, :, :num_queries], k, v)
 
-    def _add_position(self, x: Tensor, grid: Grid, prefix: int) -> Tensor:
+    def _check_tokens(self, x: Tensor, grid: Grid | None, prefix: int, key_mask: Tensor | None) -> Grid:
+        """The grid of the tokens x. Raises an error if their dtype, width or number does not fit."""
+        check_tensor("x", x, ("B", "N", self.dim), weight=self.qkv.weight)
+        check_key_mask(key_mask, *x.shape[:2])
         self._check_prefix(prefix)
-        if x.shape[-1] != self.dim:
-            raise FavoritError(f"got tokens of width {x.shape[-1]}, but dim={self.dim}")
+        if grid is None:
+            if prefix and prefix > x.shape[1]:
+                raise FavoritError(f"got {x.shape[1]} tokens, fewer than prefix={prefix}")
+            return (1, x.shape[1] - prefix)
+        check_grid(grid)
         expected = prefix + math.prod(grid)
         if x.shape[1] != expected:
             raise FavoritError(
                 f"got {x.shape[1]} tokens, but prefix={prefix} and grid={tuple(grid)} make {expected} tokens"
             )
-        return self.position.tokens(x, grid, prefix)
+        return grid
 
     def _project_qkv(self, x: Tensor, grid: Grid, prefix: int) -> tuple[Tensor, Tensor, Tensor]:
-        q, k, v = self._split_heads(self.qkv(self._add_position(x, grid, prefix)))
+        q, k, v = self._split_heads(self.qkv(self.position.tokens(x, grid, prefix)))
         q, k = self.position.qk(self.norm_q(q), self.norm_k(k), grid, prefix)
         return q, k, v
 
@@ -140,12 +172,28 @@ class Attention(nn.Module):
         q = q.unflatten(-1, shape[1:]).transpose(1, 2)
         return q, UnprojectedTokens(x, weight[1:], None if bias is None else bias[1:])
 
+    def _check_mixer(self) -> None:
+        """Raises an error if a given mixer was built for other heads."""
+        built = (self.mixer.heads, self.mixer.head_dim)
+        if built != (None, None) and built != (self.heads, self.head_dim):
+            raise FavoritError(
+                f"the mixer was built for {built[0]} heads of width {built[1]}, "
+                f"but this layer has {self.heads} of width {self.head_dim}: build it with the same heads and head_dim"
+            )
+
     def _check_prefix(self, prefix: int) -> None:
+        if isinstance(prefix, bool) or not isinstance(prefix, int) or prefix < 0:
+            raise FavoritError(f"prefix={prefix!r} is not valid: the number of class tokens before the grid, 0 or more")
         if prefix and self.mixer.causal:
             raise FavoritError(
                 f"a causal mixer with prefix={prefix} (head=cls) is not valid: "
                 "the class token would see only itself; use head=mean or seqpool"
             )
+
+
+def _clear_padding(x: Tensor, key_mask: Tensor) -> Tensor:
+    """x with zeros for NaN and large elements of masked tokens: in backward, 0 * NaN would reach the weights."""
+    return torch.where(key_mask[..., None] | (x.abs() < LARGEST_PADDING), x, 0.0)
 
 
 def _is_hooked(module: nn.Module) -> bool:

@@ -10,18 +10,23 @@ from torch import Tensor
 
 from favorit.attention import route
 from favorit.attention.dtypes import full_precision, in_full_precision
-from favorit.attention.kernels.contract import Kernel
-from favorit.attention.mixer import Mixer, UnprojectedTokens, allowed_keys
-from favorit.attention.prefix_sums import causal_attention
+from favorit.attention.exponential import exact_attention
+from favorit.attention.kernels.contract import ExponentialKernel, Kernel
+from favorit.attention.mixer import Mixer, UnprojectedTokens, allowed_keys, keep
+from favorit.attention.prefix_sums import causal_sums
 from favorit.attention.stability import TINY, finite, guard, mask_keys, or_zero
 
 
 class Linear(Mixer):
     """out_i = (phi(q_i) sum_j phi(k_j) v_j^T + d sum_j v_j) / (phi(q_i) . sum_j phi(k_j) + d n), d = 1e-30; O(N M D).
 
-    The sums run over the n keys that query i may see. `direct` computes this formula in fp32 or fp64. For eager calls
-    on the CPU, `forward` uses a faster implementation of the same formula (`route.LINEAR`, `cpu/`); one of them
-    computes in bf16. All other calls use `direct`.
+    The sums run over the n keys that query i may see. For an `ExponentialKernel`, d is 0: its features never vanish
+    (`exponential.py`). `direct` computes the formula in fp32 or fp64. For eager calls on the CPU, `forward` uses a
+    faster implementation of the same formula (`route.LINEAR`, `cpu/`); one of them computes in bf16. All other calls
+    use `direct`.
+
+    In fp32, phi(q_i) . sum_j phi(k_j) v_j must stay below 3e38. Kernels that grow linearly (relu, elu, gelu, learned,
+    mixture) reach it at norms of q and k of about 1e17. An `ExponentialKernel` has no such limit.
 
     Source: Katharopoulos et al. 2020, Transformers are RNNs, arXiv 2006.16236. The terms with d are ours.
     """
@@ -36,12 +41,20 @@ class Linear(Mixer):
         return in_full_precision(self._direct, q, k, v, key_mask)
 
     def _direct(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
+        if isinstance(self.kernel, ExponentialKernel):
+            return exact_attention(self.kernel, q, k, v, key_mask, self.causal)
         phi_q, (u, r) = self.kernel.queries(q), self.kernel.keys(k)
         r = mask_keys(r, u, key_mask)
-        return causal_attention(phi_q, u, r, v) if self.causal else bidirectional_attention(phi_q, u, r, v)
+        numerator, denominator = (causal_sums if self.causal else bidirectional_sums)(phi_q, u, r, v)
+        return numerator / denominator
 
     def weights(self, q: Tensor, k: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
-        with full_precision(q, k) as (q, k):
+        with full_precision(q, keep(k, key_mask)) as (q, k):
+            if not k.shape[-2]:
+                return q @ k.mT
+            if isinstance(self.kernel, ExponentialKernel):
+                each_key = torch.eye(k.shape[-2], dtype=k.dtype, device=k.device).expand(*k.shape[:-1], -1)
+                return self._direct(q, k, each_key, key_mask)
             phi_q, (u, r) = self.kernel.queries(q), self.kernel.keys(k)
             scale = or_zero(r, u).mT.expand(*q.shape[:-1], k.shape[-2])
             allowed = allowed_keys(q, k, key_mask, self.causal)
@@ -66,15 +79,15 @@ class Linear(Mixer):
 
     def _call(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> route.LinearCall:
         # `self.kernel` fails the normal attribute lookup first: 2 of the 80 us of a call with 128 tokens.
-        return route.LinearCall(self, self._modules["kernel"], q, k, v, key_mask)
+        return route.LinearCall(self, self._modules["kernel"], q, keep(k, key_mask), keep(v, key_mask), key_mask)
 
 
-def bidirectional_attention(phi_q: Tensor, u: Tensor, r: Tensor | None, v: Tensor) -> Tensor:
-    """The formula of `Linear` for features phi(q) and phi(k_j) = u_j exp(r_j). Masked keys have r_j = -inf."""
+def bidirectional_sums(phi_q: Tensor, u: Tensor, r: Tensor | None, v: Tensor) -> tuple[Tensor, Tensor]:
+    """The numerator and denominator of `Linear` for features phi(q) and u_j exp(r_j). Masked keys have r_j = -inf."""
     if r is None:
         phi_k, seen = u, torch.ones_like(u[..., :1])
     else:
         phi_k, seen = u * torch.exp(r - finite(r.amax(-2, keepdim=True))), (r > -torch.inf).to(u)
     numerator = phi_q @ (phi_k.mT @ v) + TINY * (v * seen).sum(-2, keepdim=True)
     denominator = phi_q @ phi_k.sum(-2).unsqueeze(-1) + guard(seen.sum(-2, keepdim=True))
-    return numerator / denominator
+    return numerator, denominator

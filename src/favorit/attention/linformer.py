@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from favorit.attention.derivatives import is_transformed
 from favorit.attention.dtypes import full_precision, output_dtype
-from favorit.attention.mixer import MIXERS, Mixer
+from favorit.attention.mixer import MIXERS, Mixer, keep
 from favorit.errors import FavoritError
 from favorit.grids import Grid, interpolate
 from favorit.spec import PositiveInt
@@ -56,15 +57,17 @@ class Linformer(Mixer):
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
         dtype = output_dtype(v)
         with full_precision(q, k, v) as (q, k, v):
-            k, v = _keep(k, key_mask), _keep(v, key_mask)
-            return F.scaled_dot_product_attention(q, self._project(self._E, k), self._project(self._F, v)).to(dtype)
+            k, v = keep(k, key_mask), keep(v, key_mask)
+            k, v = self._project(self._E, k), self._project(self._F, v)
+            if is_transformed():  # torch's kernel does not support transforms of torch.func and forward mode
+                return (_softmax_weights(q, k) @ v).to(dtype)
+            return F.scaled_dot_product_attention(q, k, v).to(dtype)
 
     def weights(self, q: Tensor, k: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
         with full_precision(q, k) as (q, k):
-            scores = q @ self._project(self._E, _keep(k, key_mask)).mT / q.shape[-1] ** 0.5
-            projected = scores.softmax(-1)
+            projected = _softmax_weights(q, self._project(self._E, keep(k, key_mask)))
             first, rest = projected[..., : self.prefix], projected[..., self.prefix :] @ self._F.to(q.dtype)
-            return _keep(torch.cat([first, rest], -1).mT, key_mask).mT
+            return keep(torch.cat([first, rest], -1).mT, key_mask).mT
 
     def resize(self, old: Grid, new: Grid) -> None:
         ratio = self._E.shape[-1] / torch.Size(new).numel()
@@ -91,8 +94,8 @@ class Linformer(Mixer):
         return torch.cat([first, projection.to(x.dtype) @ rest], -2)
 
 
-def _keep(x: Tensor, key_mask: Tensor | None) -> Tensor:
-    return x if key_mask is None else x.masked_fill(~key_mask[:, None, :, None], 0.0)
+def _softmax_weights(q: Tensor, k: Tensor) -> Tensor:
+    return (q @ k.mT / q.shape[-1] ** 0.5).softmax(-1)
 
 
 def _draw_projection(rows: int, k: int, tokens: int) -> Tensor:

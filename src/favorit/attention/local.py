@@ -8,11 +8,12 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from favorit.allocation import within_memory
 from favorit.errors import FavoritError
 from favorit.grids import Grid
 from favorit.spec import PositiveInt, Registry
 
-LOCALS: Registry[nn.Module] = Registry("local operation", context=("heads", "head_dim"))
+LOCALS: Registry[nn.Module] = Registry("local operation", context=("heads", "head_dim"), within=within_memory)
 
 
 @LOCALS.register("dwconv")

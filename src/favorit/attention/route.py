@@ -2,15 +2,16 @@
 
 Four tables: LINEAR and SOFTMAX for `forward`, READ_LINEAR and READ_SOFTMAX for `read`. The first row whose condition
 holds is used. `forward` and `explain` use the same tables. Only eager calls on the CPU use CPU implementations. On
-other devices, inside `torch.compile` and inside transforms of torch.func, `forward` takes the first row, the direct
-form, and `read` projects all keys and values. Conditions depend on shapes, dtypes and flags, never on values, so they
-force no device sync.
+other devices, inside `torch.compile`, inside transforms of torch.func and in forward-mode differentiation, `forward`
+computes the direct form, and `read` projects all keys and values. Conditions depend on shapes, dtypes and flags, never
+on values, so they force no device sync. Only the CPU implementations look at values: where a sum of weights of an
+`ExponentialKernel` would vanish, they compute attention from the exponents of the features, as the direct form does.
 
 Example: relu(m=128), batch 128, 4 heads, 65 tokens, training in fp32.
 - On a CPU, LINEAR is used. The call has 128 * 4 * 65 * 128 = 4.3 million feature elements: too many for the rows of
   short calls. It is not causal and not in bf16. The last row applies: `cpu/blocked.py`, with features from
   `cpu/relu.py`.
-- On CUDA, the first row applies: `Linear.direct` with `Pointwise` (`kernels/pointwise.py`).
+- On CUDA, the row of the direct form applies: `Linear.direct` with `Pointwise` (`kernels/pointwise.py`).
 
 Shapes: B batch, H heads, N tokens (Nq queries, Nk keys), D head width.
 """
@@ -23,10 +24,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from favorit.attention.cpu import blocked, causal, explicit_softmax, few_queries, folded_softmax, short, threads
+from favorit.attention.cpu import blocked, explicit_softmax, few_queries, folded_softmax, in_parts, short, threads
 from favorit.attention.cpu.block_features import cpu_kernel
 from favorit.attention.cpu.precision import is_bf16_product
 from favorit.attention.cpu.tiling import block_sizes
+from favorit.attention.derivatives import is_transformed
 from favorit.attention.dtypes import HALF, in_full_precision, output_dtype, widened
 from favorit.attention.mixer import UnprojectedTokens
 
@@ -101,9 +103,14 @@ def always(call: Any) -> bool:
 
 
 def is_not_eager_cpu(call: Any) -> bool:
-    """True for other devices, inside torch.compile and inside transforms of torch.func."""
+    """True for other devices, inside torch.compile, inside transforms of torch.func and in forward mode."""
     # This must come before conditions on sizes: torch.compile would recompile whenever such a condition changes.
-    return not call.q.is_cpu or torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    return not call.q.is_cpu or torch.compiler.is_compiling() or is_transformed()
+
+
+def has_no_keys(call: LinearCall) -> bool:
+    """True if there is no key. torch.compile treats size 0 as constant, so this adds no recompilation."""
+    return call.k.shape[-2] == 0
 
 
 def direct(call: Any) -> Tensor:
@@ -152,6 +159,12 @@ def in_blocks(attend: Callable[..., Tensor], call: LinearCall) -> Tensor:
 
 
 LINEAR = (
+    Route(
+        has_no_keys,
+        "zeros: there are no keys",
+        # A function of q, k and v, so that they get zero gradients.
+        lambda call: in_full_precision(lambda q, k, v: q @ k.mT @ v, call.q, call.k, call.v),
+    ),
     Route(is_not_eager_cpu, "direct form: not an eager call on the CPU", direct),
     Route(
         fits_one_thread,
@@ -162,7 +175,7 @@ LINEAR = (
     Route(
         lambda call: bool(call.mixer.causal),
         "prefix sums over some heads at a time: features stay in cache and are recomputed in backward",
-        lambda call: in_blocks(causal.attend, call),
+        lambda call: in_blocks(in_parts.attend_causal, call),
     ),
     Route(
         uses_bf16,
@@ -224,7 +237,7 @@ def has_few_queries(call: SoftmaxCall) -> bool:
 def can_keep_weights(call: SoftmaxCall) -> bool:
     """True if there are enough weights to outweigh call overhead, and few enough to keep in memory."""
     limits = call.mixer.limits
-    return is_unmasked(call) and limits.fewest_weights <= num_weights(call) <= limits.most_weights
+    return is_unmasked(call) and max(1, limits.fewest_weights) <= num_weights(call) <= limits.most_weights
 
 
 def is_short(call: SoftmaxCall) -> bool:
@@ -234,6 +247,11 @@ def is_short(call: SoftmaxCall) -> bool:
 
 
 SOFTMAX = (
+    Route(
+        lambda call: is_transformed(),
+        "explicit weights: inside a transform of torch.func or in forward mode, which torch's kernel does not support",
+        lambda call: call.mixer.explicit(call.q, call.k, call.v, call.key_mask),
+    ),
     Route(is_not_eager_cpu, "torch's fused kernel: not an eager call on the CPU", direct),
     Route(needs_no_gradient, "torch's fused kernel: inference", direct),
     Route(
@@ -273,7 +291,7 @@ SOFTMAX = (
 def can_read_tokens(call: ReadCall) -> bool:
     """True if projecting all keys and values would be more work than attention: fewer queries than the head width."""
     knows_forward = type(call.mixer).forward is call.formula.forward  # type: ignore[attr-defined]
-    is_few = call.q.shape[-2] < call.q.shape[-1] and not call.mixer.causal
+    is_few = call.q.shape[-2] < call.q.shape[-1] and not call.mixer.causal and call.tokens.x.shape[1] > 0
     return not is_not_eager_cpu(call) and knows_forward and is_few
 
 
@@ -284,17 +302,21 @@ def has_many_key_features(call: ReadCall) -> bool:
 
 
 def read_linear(call: ReadCall) -> Tensor:
-    """Computes the weights from projected keys, mixes the tokens with them, and projects the result to values."""
+    """Computes the weights from projected keys, mixes the tokens with them, and projects the result to values. If a row
+    of weights would vanish, projects all keys and values.
+    """
     mixer, q, k = call.mixer, call.q, call.tokens.keys()
     in_bf16 = uses_bf16(LinearCall(mixer, mixer.kernel, q, k, k, None))
     dtype = torch.bfloat16 if in_bf16 else widened(q.dtype)
-    return few_queries.read(q, k.to(dtype), call.tokens, mixer.kernel, mixer.limits)
+    out = few_queries.read(q, k.to(dtype), call.tokens, mixer.kernel, mixer.limits)
+    return read_projected(call) if out is None else out
 
 
 def read_softmax(call: ReadCall) -> Tensor:
     """Attention over the tokens themselves, with the projections folded into the queries."""
     q, x = folded_softmax.fold(call.q, call.tokens)
-    return folded_softmax.unfold(call.mixer(q, x, x), call.q, call.tokens)
+    # Not a call of the mixer: folded queries have the width of the model, not that of a head.
+    return folded_softmax.unfold(call.mixer.forward(q, x, x), call.q, call.tokens)
 
 
 def explain_folded(call: ReadCall) -> str:

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from favorit.attention import route
-from favorit.attention.dtypes import full_precision
-from favorit.attention.mixer import MIXERS, Mixer, UnprojectedTokens, allowed_keys
+from favorit.attention.dtypes import full_precision, in_full_precision
+from favorit.attention.mixer import MIXERS, Mixer, UnprojectedTokens, allowed_keys, keep
 
 
 @MIXERS.register("softmax")
@@ -19,7 +19,8 @@ class Softmax(Mixer):
     """w = softmax(q k^T / sqrt(D)); O(N^2 D) time, O(N) memory through torch's fused kernel.
 
     `direct` calls torch's kernel. `forward` calls `direct`, except for training on a CPU (`route.SOFTMAX`): there,
-    explicit weights are faster for short sequences, few queries and bf16. They take O(N^2) memory.
+    explicit weights are faster for short sequences, few queries and bf16. They take O(N^2) memory. Transforms of
+    torch.func and forward-mode differentiation also use explicit weights, because torch's kernel does not support them.
 
     Source: Vaswani et al. 2017, Attention Is All You Need, arXiv 1706.03762.
     """
@@ -35,7 +36,7 @@ class Softmax(Mixer):
         return F.scaled_dot_product_attention(q, k, v, attn_mask=allowed_keys(q, k, key_mask, self.causal))
 
     def weights(self, q: Tensor, k: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
-        with full_precision(q, k) as (q, k):
+        with full_precision(q, keep(k, key_mask)) as (q, k):
             scores = q @ k.mT / q.shape[-1] ** 0.5
             allowed = allowed_keys(q, k, key_mask, self.causal)
             if allowed is None:
@@ -43,14 +44,21 @@ class Softmax(Mixer):
             # The softmax of a row without keys is NaN. It is replaced by zeros, which torch's kernel returns too.
             return scores.masked_fill(~allowed, -torch.inf).softmax(-1).masked_fill(~allowed, 0.0)
 
+    def explicit(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None = None) -> Tensor:
+        """`direct` with explicit weights, by operations that have derivatives of any order."""
+        return in_full_precision(lambda q, k, v: self.weights(q, k, key_mask=key_mask) @ v, q, k, v)
+
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
-        return route.run(route.SOFTMAX, route.SoftmaxCall(self, q, k, v, key_mask))
+        return route.run(route.SOFTMAX, self._call(q, k, v, key_mask))
 
     def explain(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None = None) -> str:
-        return route.explain(route.SOFTMAX, route.SoftmaxCall(self, q, k, v, key_mask))
+        return route.explain(route.SOFTMAX, self._call(q, k, v, key_mask))
 
     def read(self, q: Tensor, tokens: UnprojectedTokens) -> Tensor:
         return route.run(route.READ_SOFTMAX, route.ReadCall(self, Softmax, q, tokens))
 
     def explain_read(self, q: Tensor, tokens: UnprojectedTokens) -> str:
         return route.explain(route.READ_SOFTMAX, route.ReadCall(self, Softmax, q, tokens))
+
+    def _call(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> route.SoftmaxCall:
+        return route.SoftmaxCall(self, q, keep(k, key_mask), keep(v, key_mask), key_mask)

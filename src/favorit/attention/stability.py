@@ -1,13 +1,16 @@
 """Numerical stability of linear attention: scales of keys, masks, and rows of weights that underflow to 0.
 
-Key j has features u_j exp(r_j) (`Kernel.keys`). Attention computes only exp(r_j - max r), so it does not overflow for
-keys of any norm. A masked key has r_j = -inf. Shapes: N keys, M features; leading dimensions are batch and heads.
+Key j has features u_j exp(r_j) (`Kernel.keys`). Attention computes only exp(r_j - max r), so r_j may be any finite
+number. u_j and the features of queries may not: their products with v must not overflow (`Linear` states the range). A
+masked key has r_j = -inf. Shapes: N keys, M features; leading dimensions are batch and heads.
 """
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+
+from favorit.attention.dtypes import widened
 
 # d, added to each unnormalized weight. If all weights of a row underflow to 0, the output is the mean of v, not 0/0.
 TINY = 1e-30
@@ -30,6 +33,16 @@ def or_zero(r: Tensor | None, u: Tensor) -> Tensor:
 def finite(r: Tensor) -> Tensor:
     """r with -inf replaced by the lowest finite number. A maximum over no keys is -inf; subtracting it gives NaN."""
     return r.clamp(min=torch.finfo(r.dtype).min)
+
+
+def has_tiny_sum(weight: Tensor, keys: int) -> bool:
+    """True if a sum of the weights of so many keys is NaN or so small that d or underflow changes it by more than
+    rounding. Forces a device sync.
+    """
+    if not weight.numel():
+        return False
+    # `item` is faster than comparing tensors: 4 instead of 6 us.
+    return not weight.detach().amin().item() >= TINY * keys / torch.finfo(widened(weight.dtype)).eps
 
 
 def guard(count: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ from favorit.attention import KERNELS, build_mixer
 from favorit.attention.kernels.random_features import RandomRows
 from favorit.bench.memory import check_fits
 from favorit.bench.timing import describe
-from favorit.errors import FavoritError, check_positive, unknown
+from favorit.errors import FavoritError, check_positive, unknown_component
 from favorit.spec import PositiveInt, Registry, Spec, parse
 
 Estimate = Callable[[Tensor, Tensor], Tensor]
@@ -212,7 +212,7 @@ def _specs(text: str, counts: Sequence[int]) -> list[Spec]:
     spec = parse(text)
     registry: Registry = SIGNED if spec.name in SIGNED else KERNELS
     if spec.name not in registry:
-        raise unknown("kernel", spec.name, [*KERNELS, *SIGNED])
+        raise unknown_component("kernel", spec.name, [*KERNELS, *SIGNED])
     given, m = registry[spec.name].resolve(spec), registry[spec.name].parameters.get("m")
     if m is None or m.default is None or "m" in given:
         return [Spec(spec.name, (), given)]

@@ -6,7 +6,6 @@ Three settings are compared: one thread, all threads as favorit runs them, and a
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -14,12 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from favorit.bench.spread import Ratio, measure_rounds, ratio
 from favorit.bench.timed_process import TimedProcess
 from favorit.bench.timing import Stats, describe
-from favorit.bench.timing_worker import open_replies, serve_timings, write_reply
+from favorit.bench.timing_worker import open_replies, read_request, serve_timings, write_reply
 from favorit.config import ModelConfig
 from favorit.process import SPINNING, default_environment, worker_settings
 
@@ -140,14 +138,14 @@ def _step_milliseconds(process: TimedProcess, steps: int) -> float:
     return 1e3 * process.seconds() / steps
 
 
-def serve(request: Mapping[str, Any]) -> None:
+def serve() -> None:
     """Runs in the worker process: serves timings of training steps on random images."""
     from favorit.bench.model_speed import step_call
 
-    replies = open_replies()
+    replies, request = open_replies(), read_request()
     work = step_call(ModelConfig(**request["model"]), request["batch"])
     serve_timings(work, sys.stdin, partial(write_reply, replies), request["steps"])
 
 
 if __name__ == "__main__":
-    serve(json.loads(sys.argv[1]))
+    serve()

@@ -37,6 +37,8 @@ from favorit.errors import FavoritError
 SDPA, SOFTMAX = "SDPA", "softmax"
 GRID = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)
 MIN_SPACING = 1.1
+MAX_TOKENS = 1024  # of the default grid
+MIN_PATCH = 8
 # curve -> (the timed call, whether its memory is compared instead of its time)
 CURVES = {
     "forward": (FORWARD, False),
@@ -83,6 +85,14 @@ def default_grid(max_tokens: int, target_tokens: int) -> list[int]:
     """The counts of GRID up to `max_tokens`, and `target_tokens` instead of counts within a factor of 1.1 of it."""
     spaced = [count for count in GRID if abs(math.log(count / target_tokens)) > math.log(MIN_SPACING)]
     return sorted([*(count for count in spaced if count <= max_tokens), target_tokens])
+
+
+def default_patch(image: int, max_tokens: int) -> int:
+    """The smallest patch of at least 8 pixels (or the whole image) that divides the image into at most `max_tokens`
+    tokens, with a class token.
+    """
+    sides = (side for side in range(min(MIN_PATCH, image), image + 1) if image % side == 0)
+    return next(side for side in sides if 1 + (image // side) ** 2 <= max_tokens)
 
 
 def measure_points(

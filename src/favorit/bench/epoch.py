@@ -12,10 +12,10 @@ import torch
 
 from favorit import measure
 from favorit.config import RunConfig
-from favorit.data import Loader, build_augment, build_preprocess, load_dataset
+from favorit.data import Loader, build_augment, build_preprocess, load_dataset, read_spec
 from favorit.errors import FavoritError, check_positive
 from favorit.training import Epoch, Event, train
-from favorit.training.run import resolve
+from favorit.training.identity import resolve
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def epoch_cost(config: RunConfig, data_dir: Path | None = None, devices: int = 1
         )
     options = config.train.replace(epochs=repeats, select="last", patience=None)
     config = config.replace(data=config.data.replace(validation=0, folds=None, fold=None), train=options)
-    data = load_dataset(config.data.name, data_dir)
+    data = load_dataset(read_spec(config.data), data_dir)
     seconds: list[float] = []
 
     def listen(event: Event, config: RunConfig) -> None:
@@ -62,7 +62,13 @@ def epoch_cost(config: RunConfig, data_dir: Path | None = None, devices: int = 1
     with tempfile.TemporaryDirectory() as folder:
         threads = torch.get_num_threads()
         run = train(
-            config, out=folder, data_dir=data_dir, devices=devices, checkpoint_seconds=float("inf"), listen=listen
+            config,
+            out=folder,
+            data_dir=data_dir,
+            devices=devices,
+            checkpoint_seconds=float("inf"),
+            listen=listen,
+            progress=False,
         )
         if not seconds:  # only the first process receives events
             return None

@@ -14,6 +14,7 @@ from typing import Any
 from favorit.bench.spread import all_decided, measure_rounds
 from favorit.bench.timing import Stats, describe
 from favorit.process import default_environment
+from favorit.training.components import sources
 
 
 class WorkerError(Exception):
@@ -21,12 +22,16 @@ class WorkerError(Exception):
 
 
 class TimedProcess:
-    """A running worker: `python -m MODULE REQUEST` in the given environment. It serves timings with `timing_worker`."""
+    """A running worker: `python -m MODULE REQUEST` in the given environment. It serves timings with `timing_worker`.
+
+    It first imports the files that registered components in this process.
+    """
 
     def __init__(self, module: str, request: Mapping[str, Any], environment: Mapping[str, str]) -> None:
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed by __exit__)
+        text = json.dumps({"import": [source.path for source in sources()], "request": request})
         self._process = subprocess.Popen(
-            [sys.executable, "-m", module, json.dumps(request)],
+            [sys.executable, "-m", module, text],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True, env=environment,
         )  # fmt: skip
 

@@ -7,11 +7,21 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Iterable
 from typing import Any, TextIO
 
 from favorit.bench.timing import WARMUP
+from favorit.source import Source
+
+
+def read_request() -> Any:
+    """The request of the command line. Imports the files that come with it."""
+    message = json.loads(sys.argv[1])
+    for path in message["import"]:
+        Source.read(path).load()
+    return message["request"]
 
 
 def open_replies() -> TextIO:

@@ -7,7 +7,7 @@ import io
 import math
 from collections.abc import Sequence
 from textwrap import wrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from favorit.charts.axes import panel_title
 from favorit.charts.save import SCALE
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 LETTER = 6.8  # width of a letter of a name, in points
 LINE = 13  # height of a line
+NAME_GAP = 6  # between an image and its name
 FILLED = 0.87  # largest share of a step that an image takes
 
 
@@ -43,39 +44,40 @@ def png_url(pixels: np.ndarray, width: float) -> str:
 def picture_row(
     images: Sequence[tuple[str, np.ndarray]], step: float, height: float, columns: int, title: str
 ) -> altair.LayerChart | altair.FacetChart:
-    """Images of one size side by side, at a distance of `step`, at most `height` high; the name is below each.
+    """Images side by side, at a distance of `step`, at most `height` high; the name is below each.
 
     The row has places for `columns` images.
     """
     import altair as alt
     import pandas
 
-    high, wide = images[0][1].shape[:2]
-    scale = min(FILLED * step / wide, height / high)
-    names = [wrap(name, max(1, int(step / LETTER))) for name, _ in images]
-    base = alt.Chart(
-        pandas.DataFrame(
+    rows: list[dict[str, Any]] = []
+    for number, (name, pixels) in enumerate(images):
+        high, wide = pixels.shape[:2]
+        scale = min(FILLED * step / wide, height / high)
+        rows.append(
             {
-                "x": [number * step for number in range(len(images))],
-                "center": [number * step + wide * scale / 2 for number in range(len(images))],
-                "name": names,
-                "url": [png_url(pixels, wide * scale) for _, pixels in images],
+                "x": number * step,
+                "center": number * step + wide * scale / 2,
+                "name": wrap(name, max(1, int(step / LETTER))),
+                "width": wide * scale,
+                "height": high * scale,
+                "url": png_url(pixels, wide * scale),
             }
         )
-    )
+    table = pandas.DataFrame(rows)
+    bottom = table["height"].max() + NAME_GAP
 
     def place(field: str) -> altair.X:
         return alt.X(f"{field}:Q", axis=None, scale=alt.Scale(domain=(0, columns * step), nice=False))
 
-    return alt.layer(
-        base.mark_image(width=wide * scale, height=high * scale, align="left", baseline="top", smooth=False).encode(
-            x=place("x"), y=alt.value(0), url="url:N"
-        ),
-        base.mark_text(baseline="top", font="monospace", size=11, lineHeight=LINE).encode(
-            x=place("center"), y=alt.value(high * scale + 6), text="name:N"
-        ),
-    ).properties(
-        width=columns * step,
-        height=high * scale + 6 + LINE * max(map(len, names)),
-        title=panel_title(title),
+    layers = [
+        alt.Chart(pandas.DataFrame([row]))
+        .mark_image(width=row["width"], height=row["height"], align="left", baseline="top", smooth=False)
+        .encode(x=place("x"), y=alt.value(0), url="url:N")
+        for row in rows
+    ]
+    names = alt.Chart(table[["center", "name"]]).mark_text(baseline="top", font="monospace", size=11, lineHeight=LINE)
+    return alt.layer(*layers, names.encode(x=place("center"), y=alt.value(bottom), text="name:N")).properties(
+        width=columns * step, height=bottom + LINE * table["name"].map(len).max(), title=panel_title(title)
     )

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from favorit.cli.shared import Repeats, TableForm, with_fields
+from favorit.terminal import echo
 
 
 @with_fields
@@ -86,4 +87,4 @@ def busy(
             "targets": targets,
             "foreign_load": monitor.json,
         }
-        typer.echo(json.dumps(report))
+        echo(json.dumps(report))

@@ -10,7 +10,7 @@ from textwrap import indent
 from textwrap import wrap as wrap_text
 from typing import TextIO
 
-import typer
+from favorit.terminal import echo, visible
 
 MIN_TEXT_WIDTH = 12
 DEFAULT_WIDTH = 80
@@ -26,14 +26,15 @@ def write_columns(
     heading: str | None = None,
     section: str | None = None,
     wrap: str | None = None,
+    min_width: int = MIN_TEXT_WIDTH,
     err: bool = False,
 ) -> None:
     """Prints rows under titles. Columns in `right` are numbers, justified right.
 
     The column `section` is not printed beside the others: a line with its value is printed above the first row of each
-    value. On a terminal the widest text column is cut to fit, or continued on further lines if it is `wrap`. The first
-    column, which names the row, and numbers are never cut. If the table is still too wide, `optional` columns are left
-    out in this order, and a last line names them. Piped output is not cut.
+    value. On a terminal the widest text column is cut to fit, but not below `min_width`, or continued on further lines
+    if it is `wrap`. The first column, which names the row, and numbers are never cut. If the table is still too wide,
+    `optional` columns are left out in this order, and a last line names them. Piped output is not cut.
     """
     table = [[str(title) for title in titles], *([one_line(cell) for cell in row] for row in rows)]
     columns, numbers, left_out = list(zip(*table, strict=True)), set(right), []
@@ -41,13 +42,13 @@ def write_columns(
     columns = [column for column in columns if column[0] != section]
     terminal = terminal_width(sys.stderr if err else sys.stdout)
     available = terminal if terminal is None or sections is None else terminal - len(INDENT)
-    widths = _widths(columns, numbers, available)
+    widths = _widths(columns, numbers, available, min_width)
     for title in (each for each in optional if each in titles):
         if available is None or _total(widths) <= available:
             break
         left_out.append(title)
         columns = [column for column in columns if column[0] != title]
-        widths = _widths(columns, numbers, available)
+        widths = _widths(columns, numbers, available, min_width)
     signs = [">" if column[0] in numbers else "<" for column in columns]
     template = "  ".join(f"{{:{sign}{width}}}" for sign, width in zip(signs, widths, strict=True))
     fits = [_wrap if column[0] == wrap else _cut for column in columns]
@@ -65,12 +66,12 @@ def write_columns(
         lines += [INDENT + title_line, *_group(sections, row_lines)]
     if left_out:
         lines.append(f"not shown on {terminal} columns: {', '.join(left_out)}")
-    typer.echo("\n".join(lines), err=err)
+    echo("\n".join(lines), err=err)
 
 
 def one_line(cell: str) -> str:
-    """The text with each run of white space as one space."""
-    return " ".join(cell.split())
+    """The text with each run of white space as one space. Control characters are escapes, which have a width."""
+    return " ".join(visible(cell).split())
 
 
 def _group(sections: Sequence[str], lines: Sequence[str]) -> list[str]:
@@ -96,14 +97,14 @@ def terminal_width(stream: TextIO | None) -> int | None:
         return DEFAULT_WIDTH
 
 
-def _widths(columns: Sequence[Sequence[str]], numbers: set[str], available: int | None) -> list[int]:
-    """The width of each column. The widest text column shrinks to fit, but not below MIN_TEXT_WIDTH."""
+def _widths(columns: Sequence[Sequence[str]], numbers: set[str], available: int | None, min_width: int) -> list[int]:
+    """The width of each column. The widest text column shrinks to fit, but not below `min_width`."""
     widths = [max(map(len, column)) for column in columns]
     texts = [index for index, column in enumerate(columns) if index and column[0] not in numbers]
     if available is not None and texts:
         widest = max(texts, key=lambda index: widths[index])
         excess = max(_total(widths) - available, 0)
-        widths[widest] = max(widths[widest] - excess, min(MIN_TEXT_WIDTH, widths[widest]))
+        widths[widest] = max(widths[widest] - excess, min(min_width, widths[widest]))
     return widths
 
 

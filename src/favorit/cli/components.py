@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from favorit.cli.shared import TableForm, with_fields
+from favorit.terminal import echo
 
 
 @with_fields
@@ -16,7 +17,8 @@ def list_(
         str | None,
         typer.Argument(
             help="The kind: mixers, kernels, positions, stems, heads, locals, layouts, presets, fields or another. "
-            "Default: all."
+            "Default: all.",
+            metavar="KIND",
         ),
     ] = None,
     *,
@@ -27,11 +29,15 @@ def list_(
     Examples: [bold]favorit list[/bold], [bold]favorit list kernels[/bold], [bold]favorit list presets --json[/bold]
     """
     from favorit.catalog import KINDS, describe, list_components
+    from favorit.cli.complete import store_names
+    from favorit.data import CARDS
 
     kinds = KINDS if kind is None else (kind,)
     found = {kind: {name: describe(kind, name) for name in list_components(kind)} for kind in kinds}
+    if kind is None:
+        store_names({**found, "kinds": KINDS, "datasets": CARDS})
     if form.as_json:
-        typer.echo(json.dumps(found))
+        echo(json.dumps(found))
         return
     rows = [(kind, name, text) for kind, names in found.items() for name, text in names.items()]
     form.write(["kind", "name", "description"], rows, section="kind", wrap="description")

@@ -9,23 +9,34 @@ from typing import Any
 from favorit.config import SECTIONS, RunConfig
 from favorit.errors import FavoritError
 from favorit.fields import flatten, parse_settings
+from favorit.files import read_yaml
 from favorit.model.presets import PRESETS, current_name
 from favorit.spec import literal
+from favorit.training.components import import_components
 from favorit.training.find import open_run
 from favorit.training.packed import SUFFIX
 
+# Suffixes of a file with a configuration. Other text that is no path names a run.
+TEXT_FILES = {".yaml", ".yml", ".json"}
 # Fields that the data set determines.
 FROM_DATA = {"image_size", "channels", "classes"}
 
 
 def build_config(
-    file: Path | None, model: str | None, settings: list[str], *, data: str | None, epochs: int | None, seed: int | None
+    file: Path | None,
+    model: str | None,
+    settings: list[str],
+    *,
+    data: str | None,
+    epochs: int | None,
+    seed: int | None,
+    skip_unreadable: bool = False,
 ) -> RunConfig:
     """The configuration of `favorit train`. `model` is the name of a preset."""
     values: dict[str, Any] = _read(file) if file is not None else {}
     sections: dict[str, dict[str, Any]] = {section: dict(values.pop(section, None) or {}) for section in SECTIONS}
     in_file = sections["model"].pop("preset", None)
-    chosen = model or in_file
+    chosen = in_file if model is None else model
     if chosen is not None:
         if not isinstance(chosen, str):
             raise FavoritError(
@@ -43,6 +54,8 @@ def build_config(
     values.update(changes)
     if data is not None:
         sections["data"]["name"] = data
+    if skip_unreadable:
+        sections["data"]["skip_unreadable"] = True
     if epochs is not None:
         sections["train"]["epochs"] = epochs
     if seed is not None:
@@ -59,15 +72,10 @@ def _reject_duplicates(fields: Iterable[str], options: dict[str, tuple[str, Any]
 
 
 def _read(file: Path) -> dict[str, Any]:
-    import yaml
-
-    try:
-        values = open_run(file).config() if file.is_dir() or file.suffix == SUFFIX else yaml.safe_load(file.read_text())
-    except OSError as error:
-        raise FavoritError(f"--config {file}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise FavoritError(f"--config {file} is not YAML: {' '.join(str(error).split())}") from None
+    is_run = file.is_dir() or file.suffix == SUFFIX or not (file.exists() or file.suffix in TEXT_FILES)
+    values = open_run(file).config() if is_run else read_yaml(file, f"--config {file}")
     if isinstance(values, dict) and "schema" in values:  # a run, or its config.json
+        import_components(values, file)
         values = values.get("config")
     if not isinstance(values, dict) or not all(isinstance(values.get(section) or {}, dict) for section in SECTIONS):
         raise FavoritError(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from favorit.cli.shared import Repeats, TableForm, with_fields
+from favorit.terminal import echo
 
 if TYPE_CHECKING:
     from favorit.bench.crossover import Crossing
@@ -29,9 +30,15 @@ def crossover(
     tokens: Annotated[
         list[int] | None, typer.Option(min=1, help="A token count to measure, instead of the default grid. Repeatable.")
     ] = None,
-    most_tokens: Annotated[int, typer.Option(min=2, help="The largest token count of the default grid.")] = 1024,
+    most_tokens: Annotated[
+        int | None,
+        typer.Option(min=2, help="The largest token count of the default grid. Default: 1024, or those of the advice."),
+    ] = None,
     image: Annotated[int, typer.Option(min=1, help="Image side in pixels, for the advice.")] = 224,
-    patch: Annotated[int, typer.Option(min=1, help="Patch side in pixels, for the advice.")] = 8,
+    patch: Annotated[
+        int | None,
+        typer.Option(min=1, help="Patch side in pixels, for the advice. Default: 8, or more to fit --most-tokens."),
+    ] = None,
     repeats: Repeats = 7,
     device: Annotated[str, typer.Option(help="cpu; other devices, such as cuda, are unverified.")] = "cpu",
     out: Annotated[
@@ -49,7 +56,8 @@ def crossover(
     [bold]favorit bench crossover --batch 1 --mixer relu --mixer "favor(m=64)" --image 32 --patch 2[/bold]
     """
     from favorit import measure
-    from favorit.bench.crossover import crossings, default_grid, measure_points, rows
+    from favorit.attention import MIXERS
+    from favorit.bench.crossover import MAX_TOKENS, crossings, default_grid, default_patch, measure_points, rows
     from favorit.bench.crossover_figure import draw, panels
     from favorit.bench.crossover_text import advice, describe_disturbances
     from favorit.charts.save import save_chart
@@ -60,16 +68,21 @@ def crossover(
     from favorit.export import write_csv
     from favorit.process import keep_large_buffers
 
+    if patch is None:
+        patch = default_patch(image, most_tokens or MAX_TOKENS)
     if image % patch:
         raise FavoritError(f"--patch {patch} does not divide --image {image}: give a divisor")
     advised = 1 + (image // patch) ** 2
+    most_tokens = most_tokens or max(MAX_TOKENS, advised)
     if advised > most_tokens:
         raise FavoritError(
             f"--image {image} --patch {patch} gives {advised} tokens, more than --most-tokens {most_tokens}: "
-            f"raise --most-tokens"
+            "raise --most-tokens, or leave out --patch"
         )
     grid = sorted({*tokens, advised}) if tokens else default_grid(most_tokens, advised)
     check_outputs(out=out)
+    for mixer in mixers or ():  # before the machine is reserved, which may take long
+        MIXERS.canonical(mixer)
     check_figures(figure=figure)
     keep_large_buffers()
     console = form.open_console()
@@ -97,7 +110,7 @@ def crossover(
             "points": [{**row, "rounds": point.rounds} for row, point in zip(rows(points), points, strict=True)],
             "foreign_load": monitor.json,
         }
-        typer.echo(json.dumps(report))
+        echo(json.dumps(report))
 
 
 def _write(form: TableForm, heading: str, found: list[Crossing], grid: list[int]) -> None:

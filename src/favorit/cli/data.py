@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from favorit.cli.shared import TableForm, with_fields
+from favorit.cli.shared import SkipUnreadable, TableForm, with_fields
+from favorit.terminal import echo
 
 app = typer.Typer(help="Data sets: list, fetch, show.", no_args_is_help=True, rich_markup_mode="rich")
 
@@ -48,9 +49,7 @@ def list_(
             }
             for name, card in CARDS.items()
         }
-        typer.echo(
-            json.dumps({name: row | {"present": files_present[name] is not False} for name, row in rows.items()})
-        )
+        echo(json.dumps({name: row | {"present": files_present[name] is not False} for name, row in rows.items()}))
         return
     words = {True: "present", False: "absent", None: "not needed"}
     written = {"folder": "folder:PATH", "synthetic": "synthetic(...)"}
@@ -83,7 +82,7 @@ def fetch(
 
     dataset = load_dataset(name, data_dir)
     where = f"in {data_directory(data_dir)}" if name in SOURCES else "no download needed"
-    typer.echo(f"{dataset.name}: {len(dataset.train):,} training and {len(dataset.test):,} test images, {where}")
+    echo(f"{dataset.name}: {len(dataset.train):,} training and {len(dataset.test):,} test images, {where}")
 
 
 @app.command("show")
@@ -100,21 +99,26 @@ def show(
         typer.Option("--augment", help="Augmentation steps to show, such as 'crop(4)|flip'.", metavar="STEPS"),
     ] = None,
     patch: Annotated[int | None, typer.Option("--patch", min=1, help="Side of a patch in pixels.")] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, help="Seed for the choice of samples.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed for the choice of samples.")] = 0,
+    skip_unreadable: SkipUnreadable = False,
     data_dir: DataDir = None,
 ) -> None:
     """Draw an overview of a data set: samples by class, augmentation steps, normalized image (black is -2, white 2),
-    channels, histograms, patches.
+    channels, histograms, patches. Of a folder, print how images get their size, unreadable files, copies, and classes
+    with few images.
 
     Example: [bold]favorit data show cifar10 --out cifar10.png --augment "crop(4)|flip|rotate(5)"[/bold]
     """
     from favorit.cli.console import check_figures
-    from favorit.data.datasets import load_dataset
+    from favorit.data.datasets import load_dataset, with_values
     from favorit.data.show_figure import save_picture
+    from favorit.data.show_text import describe
 
     plain = "folder" if name.startswith("folder:") else name.partition("(")[0]
     target = out or Path(f"{plain}.png")
     check_figures(out=target)
-    dataset = load_dataset(name, data_dir)
+    dataset = load_dataset(with_values(name, skip_unreadable=True) if skip_unreadable else name, data_dir)
     save_picture(dataset, target, augment, patch, seed)
-    typer.echo(str(target))
+    for line in describe(dataset):
+        echo(line)
+    echo(str(target))

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from favorit.cli.shared import TableForm, with_fields
+from favorit.cli.shared import RUN, RunsFolder, TableForm, with_fields
+from favorit.terminal import echo
 
 if TYPE_CHECKING:
     from favorit.bench.doctor.layer_stats import Finding
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 @with_fields
 def doctor(
-    run: Annotated[Path, typer.Argument(help="Folder of a run, such as runs/0123456789abcdef.", metavar="RUN")],
+    run: Annotated[Path, typer.Argument(help=RUN, metavar="RUN")],
     images: Annotated[
         int, typer.Option(help="Number of validation images (test images if the run has no validation set).")
     ] = 64,
@@ -32,6 +33,7 @@ def doctor(
         Path | None, typer.Option(help="Also write the statistics of all heads as CSV.", metavar="FILE.csv")
     ] = None,
     figure: Annotated[Path | None, typer.Option(help="Also draw maps of layers and heads.", metavar="FILE.png")] = None,
+    runs: RunsFolder = Path("runs"),
     *,
     form: TableForm,
 ) -> None:
@@ -40,23 +42,25 @@ def doctor(
     Reports norms of q and k, entropy, effective rank, and the error of linear kernels and of uniform averaging relative
     to softmax, with advice for each layer.
 
-    Examples: [bold]favorit doctor runs/0123456789abcdef[/bold],
+    Examples: [bold]favorit doctor 0123[/bold],
     [bold]favorit doctor runs/0123456789abcdef --m 32,64,128 --out heads.csv --figure heads.png[/bold]
     """
-    from favorit.bench.doctor.advice import advise, summarize
-    from favorit.bench.doctor.diagnosis import diagnose
+    from favorit.bench.doctor.diagnosis import doctor as diagnose
     from favorit.bench.doctor.figure import draw, grids
     from favorit.charts.save import save_chart
     from favorit.cli.approximation import parse_counts
     from favorit.cli.console import check_figures, check_outputs
     from favorit.cli.progress import delayed_bar
     from favorit.export import write_csv
+    from favorit.training.find import open_run
 
     check_outputs(out=out)
     check_figures(figure=figure)
+    run = open_run(run, runs).path
     console = form.open_console()
     with delayed_bar(console, "layers") as listen:
-        findings = diagnose(run, images=images, data_dir=data_dir, counts=parse_counts("--m", m), listen=listen)
+        found = diagnose(run, images=images, data_dir=data_dir, counts=parse_counts("--m", m), listen=listen)
+    findings = found.findings
     whole = [finding for finding in findings if finding.head is None]
     _write(form, run.name, findings if heads else whole)
     console.print()
@@ -65,10 +69,10 @@ def doctor(
         "uniform. rank, own rank: effective rank of the softmax weights and of the layer's own weights."
     )
     console.print(legend, "", soft_wrap=True, sep="\n")
-    for each in map(advise, whole):
+    for each in found.advice:
         console.print(f"layer {each.layer}: {each.verdict} ({each.reason})", markup=False, soft_wrap=True)
     console.print()
-    for line in summarize(findings):
+    for line in found.summary:
         console.print(line, markup=False, soft_wrap=True)
     if out is not None:
         write_csv([finding.row() for finding in findings], out)
@@ -78,10 +82,10 @@ def doctor(
         report = {
             "run": str(run),
             "findings": [asdict(finding) for finding in findings],
-            "advice": [asdict(advise(layer)) for layer in whole],
-            "summary": summarize(findings),
+            "advice": [asdict(each) for each in found.advice],
+            "summary": found.summary,
         }
-        typer.echo(json.dumps(report))
+        echo(json.dumps(report))
 
 
 def _write(form: TableForm, run: str, findings: Sequence[Finding]) -> None:

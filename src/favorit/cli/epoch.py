@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from favorit.cli.shared import TableForm, with_fields
+from favorit.terminal import echo
 
 
 @with_fields
@@ -53,7 +54,7 @@ def epoch(
     machine = measure.fingerprint()
     if form.as_json:
         environment = {**machine, "processes": devices}
-        typer.echo(json.dumps({**asdict(cost), "environment": environment, "foreign_load": monitor.json}))
+        echo(json.dumps({**asdict(cost), "environment": environment, "foreign_load": monitor.json}))
         return
     processes = f"{devices} processes on " if devices > 1 else ""
     heading = (

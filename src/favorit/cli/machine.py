@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import typer
+from favorit.terminal import echo
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,7 +27,7 @@ def reserve_machine(console: Console) -> Iterator[LoadMonitor]:
     if os.environ.get("LOCAL_RANK", "0") != "0":  # the first process holds the locks
         yield LoadMonitor()
         return
-    with measuring(lambda line: typer.echo(line, err=True)), monitor_load() as monitor:
+    with measuring(lambda line: echo(line, err=True)), monitor_load() as monitor:
         yield monitor
     if monitor.load is not None and monitor.load.note is not None:
         console.print(monitor.load.note, markup=False, soft_wrap=True)

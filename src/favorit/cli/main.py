@@ -26,14 +26,17 @@ from favorit.cli import (
     train,
     tune,
 )
+from favorit.cli.imports import add_import_option
+from favorit.cli.shared import PROGRESS
+from favorit.cli.usage import build_command, message
 from favorit.errors import FavoritError
 from favorit.process import spin_settings
+from favorit.terminal import echo, one_line
 
 app = typer.Typer(
     name="favorit",
     help="Efficient attention for Vision Transformers: which one, in which layers, and does it pay on this hardware?",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
@@ -50,11 +53,12 @@ app.add_typer(runs.app, name="runs")
 app.add_typer(study.app, name="study")
 app.add_typer(data.app, name="data")
 app.add_typer(bench.app, name="bench")
+add_import_option(app)
 
 
 def _version(is_given: bool) -> None:
     if is_given:
-        typer.echo(f"favorit {__version__}")
+        echo(f"favorit {__version__}")
         raise typer.Exit
 
 
@@ -70,20 +74,20 @@ def _root(
 def main() -> None:
     """The entry point of the command line."""
     os.environ.update(spin_settings())  # before a command imports torch
+    PROGRESS.is_resumable = False
     # Warnings are one line, without the location in the code.
-    warnings.formatwarning = lambda message, *_, **__: f"favorit: {message}\n"
+    warnings.formatwarning = lambda message, *_, **__: f"favorit: {one_line(str(message))}\n"
+    command = build_command(app)
     try:
-        status = app(standalone_mode=False)
+        status = command(prog_name="favorit", standalone_mode=False)
         if status == 130:  # typer turns Ctrl-C into this status
             raise KeyboardInterrupt
         sys.exit(status)
     except FavoritError as error:
         # With --devices, all processes raise the same error; only the first one prints it.
-        _exit(f"favorit: {error}" if os.environ.get("LOCAL_RANK", "0") == "0" else "", 2)
+        _exit(f"favorit: {one_line(str(error))}" if os.environ.get("LOCAL_RANK", "0") == "0" else "", 2)
     except TyperException as error:
-        # An unknown command or option is one line. A group without a command prints its help, which has many lines.
-        message = (error.format_message() if hasattr(error, "format_message") else str(error)).strip()
-        _exit(message if "\n" in message or not message else f"favorit: {message} (see favorit --help)", 2)
+        _exit(message(error, command), 2)
     except ModuleNotFoundError as error:
         _exit(
             f"favorit: this command needs the package {error.name}: pip install 'favorit[train]' "
@@ -91,16 +95,13 @@ def main() -> None:
             2,
         )
     except (KeyboardInterrupt, typer.Abort):
-        _exit(
-            "favorit: interrupted; completed work is kept: rerun the same command to resume",
-            130,
-        )
+        _exit(f"favorit: interrupted{PROGRESS.hint}", 130)
     except BrokenPipeError:  # the reader of the pipe, such as `head`, has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except OSError as error:
         what = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
-        _exit(f"favorit: {what}; completed work is kept: fix this and rerun the same command to resume", 1)
+        _exit(f"favorit: {what}{PROGRESS.hint}", 1)
     except (RuntimeError, MemoryError) as error:
         if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
             _exit("favorit: not enough memory; use a smaller batch, model, image size or data set", 1)
@@ -113,7 +114,7 @@ def main() -> None:
         raise
 
 
-def _exit(message: str, status: int) -> NoReturn:
-    if message:
-        typer.echo(message, err=True)
+def _exit(text: str, status: int) -> NoReturn:
+    if text:
+        echo(text, err=True)
     sys.exit(status)

@@ -1,23 +1,21 @@
-"""Progress of runs, studies, searches and benchmarks: each event prints lines and moves bars."""
+"""Progress of studies, searches and benchmarks: each event prints lines and moves bars."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, nullcontext
-from pathlib import Path
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from favorit.cli.shared import PROGRESS
 from favorit.display import Display
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from favorit.config import RunConfig
     from favorit.study.queue import PlannedEntry, Queue
     from favorit.study.runner import Report
     from favorit.study.tasks import EpochDone, TaskEvent
-    from favorit.training import Epoch, Event
     from favorit.tuning.events import TrialFinished, TuneEvent
 
 BAR_DELAY = 2.0  # seconds until the bar of a benchmark appears
@@ -29,62 +27,6 @@ def delayed_bar(console: Console, text: str) -> Iterator[Callable[[int, int], No
     """Yields a function of (done, total) that moves a bar. The bar appears after `BAR_DELAY` seconds."""
     with Display(console, BAR_DELAY) as display:
         yield lambda done, total: display.bar("work", text, done, total)
-
-
-# Training
-
-
-@contextmanager
-def training_progress(
-    console: Console, tensorboard: Path | None = None
-) -> Iterator[Callable[[Event, RunConfig], None]]:
-    """Yields a function for `favorit.train(listen=...)`: a line for each epoch, a bar of steps, TensorBoard curves."""
-    from favorit.cli.tensorboard import Curves
-    from favorit.training import Begin, Epoch, Step
-
-    has_events = False
-    curves = None if tensorboard is None else Curves(tensorboard)
-    with nullcontext() if curves is None else closing(curves), Display(console) as display:
-        display.bar("run", "starting")
-
-        def on_event(event: Event, config: RunConfig) -> None:
-            nonlocal has_events
-            has_events = True
-            if curves is not None:
-                curves.on_event(event)
-            if isinstance(event, Begin) and event.step:
-                display.line(f"resumed after step {event.step:,}")
-            elif isinstance(event, Step):
-                epoch = f"epoch {event.epoch + 1}/{config.train.epochs}"
-                display.bar(
-                    "run",
-                    f"{epoch}  loss {event.loss:.3f}  accuracy {event.accuracy:.1%}",
-                    event.epoch * event.steps + event.step,
-                    event.steps * config.train.epochs,
-                    unit="images",
-                    units_per_step=config.train.batch_size,
-                )
-            elif isinstance(event, Epoch):
-                display.line(_epoch_line(event, config))
-
-        yield on_event
-    if not has_events:
-        console.print("already complete: nothing to train")
-
-
-def _epoch_line(event: Epoch, config: RunConfig) -> str:
-    # With train.select=last the weights of the last epoch are tested, so no epoch is marked as best.
-    is_best = event.best and event.validation_accuracy is not None and config.train.select == "best"
-    parts = [
-        f"epoch {event.epoch + 1:3d}/{config.train.epochs}",
-        f"train {event.train_loss:.4f} {event.train_accuracy:7.2%}",
-    ]
-    if event.validation_accuracy is not None:
-        parts.append(f"validation {event.validation_loss:.4f} {event.validation_accuracy:7.2%}")
-    if event.test_accuracy is not None:
-        parts.append(f"test {event.test_accuracy:7.2%}")
-    parts.append(f"{event.train_seconds:.1f} s")
-    return "   ".join([*parts, "best"] if is_best else parts)
 
 
 # Studies and queues
@@ -125,9 +67,8 @@ def study_progress(console: Console, report: Report) -> Iterator[Callable[[TaskE
 
 
 @contextmanager
-def queue_progress(queue: Queue, workers: int) -> Iterator[Callable[[PlannedEntry, TaskEvent], None]]:
+def queue_progress(console: Console, queue: Queue, workers: int) -> Iterator[Callable[[PlannedEntry, TaskEvent], None]]:
     """Yields a function of queue events: a line for each finished run, a total bar and a bar per running run."""
-    from favorit.cli.console import open_console
     from favorit.cli.study_tables import duration
     from favorit.study.tasks import Ended, Unfinished
 
@@ -135,7 +76,7 @@ def queue_progress(queue: Queue, workers: int) -> Iterator[Callable[[PlannedEntr
         counts = queue.counts()
         return counts.done + counts.failed, sum(counts)
 
-    with Display(open_console()) as display:
+    with Display(console) as display:
         draw = _task_bars(display, "queue", count)
 
         def on_event(planned: PlannedEntry, event: TaskEvent) -> None:
@@ -145,7 +86,7 @@ def queue_progress(queue: Queue, workers: int) -> Iterator[Callable[[PlannedEntr
             line = "[{}/{}] ".format(*count()) + f"{planned.entry.title}: {event.task.name}   {_outcome(event)}"
             if isinstance(event, Ended):
                 left = queue.seconds_left(workers)
-                line += f"   {duration(event.result['total_seconds'])}"
+                line += f"   {duration(event.result.get('total_seconds'))}"
                 line += f"   about {duration(left)} left" if left else ""
             display.line(line)
 
@@ -157,6 +98,7 @@ def _task_bars(display: Display, title: str, count: Callable[[], tuple[int, int]
     from favorit.study.tasks import Began, Ended, EpochDone, Unfinished
 
     def draw(event: TaskEvent) -> None:
+        PROGRESS.is_resumable |= isinstance(event, EpochDone | Ended) or (isinstance(event, Began) and event.step > 0)
         task, epochs = event.task, event.task.config.train.epochs
         if isinstance(event, Began):
             display.bar(task.id, f"  {task.name}", 0, epochs)
@@ -167,6 +109,7 @@ def _task_bars(display: Display, title: str, count: Callable[[], tuple[int, int]
             display.remove(task.id)
             display.bar("", title, *count())
 
+    PROGRESS.is_resumable = count()[0] > 0
     display.bar("", title, *count())
     return draw
 
@@ -192,15 +135,19 @@ def _epoch_accuracy(event: EpochDone) -> str:
 @contextmanager
 def tuning_progress(console: Console) -> Iterator[Callable[[TuneEvent], None]]:
     """Yields a function for `favorit.tune(listen=...)`: lines for each trial, a total bar, a bar per running trial."""
-    from favorit.tuning.events import StudyStarted, TrialProgress, TrialStarted
+    from favorit.tuning.events import StudyStarted, TrialFinished, TrialProgress, TrialStarted
 
     finished = trials = 0
     with Display(console) as display:
 
         def on_event(event: TuneEvent) -> None:
             nonlocal finished, trials
+            PROGRESS.is_resumable |= isinstance(event, TrialFinished) or (
+                isinstance(event, TrialProgress) and event.accuracy is not None
+            )
             if isinstance(event, StudyStarted):
                 finished, trials = event.finished, event.trials
+                PROGRESS.is_resumable = finished > 0
             elif isinstance(event, TrialStarted):
                 values = ", ".join(f"{key} {format_value(value)}" for key, value in event.values.items())
                 display.line(f"trial {event.number} {'resumes' if event.resumed else 'starts'}: {values}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from favorit.cli.shared import DataDir, TableForm, Workers, with_fields
+from favorit.terminal import echo
 
 if TYPE_CHECKING:
     from favorit.study.queue import PlannedEntry, Queue
@@ -38,32 +40,43 @@ def queue(
 ) -> None:
     """Train the missing runs of a queue of studies at low priority, and print a line for each. Rerun to resume.
 
+    The table, of --list or at the end with an option such as --csv, has the number of runs of each entry.
+
     Examples: [bold]favorit study queue results/queue.yaml --pack results/runs --workers 2[/bold],
     [bold]favorit study queue results/queue.yaml --pack results/runs --list[/bold]
     """
+    from favorit.cli.console import check_folders
     from favorit.cli.progress import queue_progress
     from favorit.errors import FavoritError
-    from favorit.study.queue import held_queue, plan_queue, run_queue
+    from favorit.study.queue import held_queue, plan_queue, read_queue, run_queue
 
     if discard and pack is None:
         raise FavoritError("--discard needs --pack FOLDER: without it the results would be removed with the weights")
     if listed:
         planned = plan_queue(file, out, pack=pack, data_dir=data_dir, read_only=True)
         _table(form, planned, workers)
+        for line in (*planned.problems, *planned.failures().values()):
+            echo(line, err=True)
+        form.say(f"\n{_counts(planned, workers)}")
         raise typer.Exit(1 if planned.problems else 0)
+    read_queue(file)  # a mistake in the file creates no folder
+    check_folders(out=out, pack=pack)
     os.nice(max(nice - os.nice(0), 0))
     with held_queue(out, pack):
         planned = plan_queue(file, out, pack=pack, data_dir=data_dir)
         known_failures = planned.failures()
         for problem in (*planned.problems, *known_failures.values()):
-            typer.echo(problem, err=True)
-        typer.echo(_counts(planned, workers))
-        with queue_progress(planned, workers) as show:
+            echo(problem, err=True)
+        form.say(_counts(planned, workers))
+        with queue_progress(form.open_console(), planned, workers) as show:
             for entry, event in run_queue(planned, workers=workers, data_dir=data_dir, discard=discard):
                 show(entry, event)
-    typer.echo(_counts(planned, workers))
+    if form.is_text:
+        form.say(_counts(planned, workers))
+    else:
+        _table(form, planned, workers)
     for problem in (*planned.unpacked(), *planned.problems):
-        typer.echo(problem, err=True)
+        echo(problem, err=True)
     # Runs that failed in an earlier call are printed above and do not change the exit status.
     if planned.problems or planned.unpacked() or planned.failures().keys() - known_failures.keys():
         raise typer.Exit(1)
@@ -83,14 +96,29 @@ def _counts(queue: Queue, workers: int) -> str:
 
 
 def _table(form: TableForm, queue: Queue, workers: int) -> None:
-    def row(planned: PlannedEntry) -> tuple[Any, ...]:
-        report = planned.report
-        seeds = ",".join(map(str, planned.entry.seeds))
-        counts = (len(report.plan.tasks), len(report.results), len(report.errors), len(report.missing))
-        return (planned.entry.title, seeds, *map(str, counts), " ".join(planned.entry.only))
+    """Prints the number of runs of each entry: all, done, failed and left."""
 
-    titles = ["entry", "seeds", "runs", "done", "failed", "left", "only"]
-    form.write(titles, [row(planned) for planned in queue.entries], right=titles[2:6])
-    for line in (*queue.problems, *queue.failures().values()):
-        typer.echo(line, err=True)
-    form.say(f"\n{_counts(queue, workers)}")
+    def row(planned: PlannedEntry) -> dict[str, Any]:
+        report = planned.report
+        return {
+            "entry": planned.entry.title,
+            "seeds": list(planned.entry.seeds),
+            "runs": len(report.plan.tasks),
+            "done": len(report.results),
+            "failed": len(report.errors),
+            "left": len(report.missing),
+            "only": list(planned.entry.only),
+        }
+
+    rows = list(map(row, queue.entries))
+    if form.as_json:
+        report = {"entries": rows, "problems": list(queue.problems), "seconds_left": queue.seconds_left(workers)}
+        echo(json.dumps(report))
+        return
+    cells = [
+        [" ".join(map(str, value)) if isinstance(value, list) else str(value) for value in each.values()]
+        for each in rows
+    ]
+    form.write(
+        ["entry", "seeds", "runs", "done", "failed", "left", "only"], cells, right=["runs", "done", "failed", "left"]
+    )

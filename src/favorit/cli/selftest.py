@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from favorit.cli.shared import TableForm, with_fields
+from favorit.terminal import echo
 
 if TYPE_CHECKING:
     from favorit.selftest.run import Tally
@@ -55,7 +56,7 @@ def selftest(
     seconds = sum(outcome.seconds for outcome in outcomes)
     console.print(f"{verdict}, {failed} failed, in {seconds:.0f} s", markup=False, soft_wrap=True)
     if form.as_json:
-        typer.echo(json.dumps(_summary(environment, tallies)))
+        echo(json.dumps(_summary(environment, tallies)))
     if failed:
         raise typer.Exit(1)
 

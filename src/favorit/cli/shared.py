@@ -14,6 +14,7 @@ import typer
 from favorit.cli.columns import one_line, write_columns
 from favorit.errors import FavoritError
 from favorit.export import render_table
+from favorit.terminal import echo
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,6 +25,17 @@ Workers = Annotated[
         min=1, help="Number of runs trained in parallel; the processes divide the CPU threads of this machine."
     ),
 ]
+SkipUnreadable = Annotated[
+    bool,
+    typer.Option(
+        "--skip-unreadable",
+        help="Skip image files of a folder that cannot be read, and list them. Short for data.skip_unreadable=True.",
+    ),
+]
+RUN = "A run: its folder or packed file, or the start of its identifier or name."
+RunsFolder = Annotated[
+    Path, typer.Option("--runs", help="The folder in which a run is looked up by its identifier or name.")
+]
 DataDir = Annotated[
     Path | None, typer.Option(help="Folder of the data sets (default: FAVORIT_DATA, else the user's cache).")
 ]
@@ -33,6 +45,21 @@ Repeats = Annotated[
         min=1, help="Timed rounds, interleaved. Undecided ratios are measured in up to 3 times as many (at least 6)."
     ),
 ]
+
+
+@dataclass
+class Progress:
+    """What a command has done so far. With `is_resumable`, completed work is on disk and the next call continues it."""
+
+    is_resumable: bool = False
+
+    @property
+    def hint(self) -> str:
+        """How to continue after an interruption, for the end of a message."""
+        return "; completed work is kept: rerun the same command to resume" if self.is_resumable else ""
+
+
+PROGRESS = Progress()  # of the command that this process runs
 
 
 def _form(name: str, help: str) -> Any:
@@ -69,7 +96,7 @@ class TableForm:
 
     def say(self, sentence: str = "") -> None:
         """Prints a sentence: to stdout if the table is text, else to stderr."""
-        typer.echo(sentence, err=not self.is_text)
+        echo(sentence, err=not self.is_text)
 
     def write(
         self,
@@ -90,7 +117,7 @@ class TableForm:
         if heading is not None:
             self.say(heading)
         form = "csv" if self.as_csv else "markdown" if self.as_markdown else "latex"
-        typer.echo(render_table(titles, ([one_line(cell) for cell in row] for row in rows), form, right))
+        echo(render_table(titles, ([one_line(cell) for cell in row] for row in rows), form, right))
 
 
 def with_fields(command: Callable[..., None]) -> Callable[..., None]:

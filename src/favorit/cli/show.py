@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from favorit.cli.shared import TableForm, with_fields
+from favorit.terminal import echo
 
 
 @with_fields
@@ -28,6 +29,7 @@ def show(
     """
     from favorit.fields import parse_settings
     from favorit.model import create_model
+    from favorit.model.layout import layers, write_out
     from favorit.model.outline import check_memory
     from favorit.model.presets import current_name
     from favorit.model.presets import preset as find_preset
@@ -40,7 +42,7 @@ def show(
     rows = summarize(model)
     total = {name: sum(getattr(row, name) for row in rows) for name in ("parameters", "trainable", "flops")}
     if form.as_json:
-        typer.echo(
+        echo(
             json.dumps(
                 {
                     "preset": preset,
@@ -69,3 +71,5 @@ def show(
     )
     titles = ["layer", "kind", "output", "parameters", "trainable", "MFLOPs"]
     form.write(titles, table, right=titles[2:], heading=f"{preset}, {size}")
+    mixers = layers(config.layout, config.performer, config.depth)
+    form.say(f"\nlayers 1 to {config.depth}: {write_out(mixers)}")

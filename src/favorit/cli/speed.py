@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from favorit.cli.shared import Repeats, TableForm, with_fields
+from favorit.terminal import echo
 
 if TYPE_CHECKING:
     from favorit import published
@@ -79,6 +80,7 @@ def speed(
     [bold]favorit bench speed --preset vit-192-imagenet --layouts all --batch 8 --set "model.stem=patch(16)"[/bold]
     """
     from favorit import measure, published
+    from favorit.attention import MIXERS
     from favorit.bench.imagenet import PUBLISHED, compare_with_published
     from favorit.bench.model_speed import all_layouts, model_costs
     from favorit.bench.speed import Size, cost_rows, mixer_costs, ratios_to_first, scalings
@@ -98,6 +100,8 @@ def speed(
     if not presets and (settings or layouts):
         raise FavoritError("--set and --layouts apply to whole models: give one with --preset")
     check_outputs(out=out)
+    for mixer in mixers or ():  # before the machine is reserved, which may take long
+        MIXERS.canonical(mixer)
     keep_large_buffers()
     console = form.open_console()
     comparisons: dict[str, tuple[published.Table, list[ModelTimes]]] = {}
@@ -162,7 +166,7 @@ def speed(
             "published": {name: [asdict(row) for row in rows] for name, (_, rows) in comparisons.items()},
             "foreign_load": monitor.json,
         }
-        typer.echo(json.dumps(report))
+        echo(json.dumps(report))
 
 
 def _rows(costs: list[Cost]) -> list[list[str]]:

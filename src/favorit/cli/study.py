@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from favorit.cli.queue import queue
-from favorit.cli.shared import DataDir, TableForm, Workers, with_fields
+from favorit.cli.shared import DataDir, SkipUnreadable, TableForm, Workers, with_fields
+from favorit.errors import FavoritError
+from favorit.terminal import echo
 
 if TYPE_CHECKING:
     from favorit.study import Options, State
@@ -23,18 +25,11 @@ app = typer.Typer(
 app.command("queue")(queue)
 
 
-@dataclass(frozen=True)
-class Selection:
-    """The arguments that plan, run and status share: a study, changes to it, and the folders of its runs."""
+@dataclass(frozen=True, kw_only=True)
+class StudyRuns:
+    """The options that choose runs of a study: changes to it, and their folder."""
 
-    name: Annotated[
-        str, typer.Argument(help="A name from 'favorit study list', or a Python file with STUDY = ...", metavar="NAME")
-    ]
     out: Annotated[Path, typer.Option("--out", "--runs", help="Folder with run folders or packed runs.")] = Path("runs")
-    pack: Annotated[
-        Path | None,
-        typer.Option(help="Pack each finished run into this folder; packed runs count as done.", metavar="FOLDER"),
-    ] = None
     epochs: Annotated[
         int | None,
         typer.Option(min=1, help="Train this many epochs and scale warm-up in proportion. Changes the run ids."),
@@ -43,7 +38,7 @@ class Selection:
         int | None,
         typer.Option(min=1, help="Use this many training images and as many test images. Changes the run ids."),
     ] = None
-    seeds: Annotated[str | None, typer.Option(help="Train every point with each of these seeds, such as 0,1,2.")] = None
+    seeds: Annotated[str | None, typer.Option(help="Every point with each of these seeds, such as 0,1,2.")] = None
     only: Annotated[
         list[str] | None,
         typer.Option(
@@ -57,10 +52,14 @@ class Selection:
     protocol: Annotated[
         str, typer.Option(help="published, or sound (select by validation accuracy, no augmentation of test images).")
     ] = "published"
+    skip_unreadable: SkipUnreadable = False
     data_dir: DataDir = None
 
+    def __post_init__(self) -> None:
+        if self.out.is_file():
+            raise FavoritError(f"--out {self.out} is a file: give the folder of the runs")
+
     def options(self) -> Options:
-        from favorit.errors import FavoritError
         from favorit.study import Options
 
         try:
@@ -69,7 +68,28 @@ class Selection:
             raise FavoritError(
                 f"--seeds {self.seeds} is not valid: write integers separated by commas, such as 0,1,2"
             ) from None
-        return Options(self.protocol, self.epochs, self.subset, seeds, tuple(self.only or ()), self.scale)
+        return Options(
+            self.protocol,
+            self.epochs,
+            self.subset,
+            seeds,
+            tuple(self.only or ()),
+            self.scale,
+            skip_unreadable=self.skip_unreadable,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection(StudyRuns):
+    """The arguments that plan, run and status share: a study, and which of its runs."""
+
+    name: Annotated[
+        str, typer.Argument(help="A name from 'favorit study list', or a Python file with STUDY = ...", metavar="NAME")
+    ]
+    pack: Annotated[
+        Path | None,
+        typer.Option(help="Pack each finished run into this folder; packed runs count as done.", metavar="FOLDER"),
+    ] = None
 
 
 @app.command("list")
@@ -86,7 +106,7 @@ def list_(*, form: TableForm) -> None:
 
     studies = [load_study(name) for name in built_in()]
     if form.as_json:
-        typer.echo(
+        echo(
             json.dumps(
                 [{"study": each.name, "points": len(each.points), "question": each.question} for each in studies]
             )
@@ -108,6 +128,9 @@ def plan(
     estimated: Annotated[
         bool, typer.Option("--estimate/--no-estimate", help="Estimate the time left from a few steps of each model.")
     ] = True,
+    again: Annotated[
+        bool, typer.Option("--again", help="Time all models again. Timings of this machine are remembered otherwise.")
+    ] = False,
     *,
     form: TableForm,
 ) -> None:
@@ -118,8 +141,8 @@ def plan(
     import json
 
     from favorit.cli.study_json import plan_json
-    from favorit.cli.study_tables import plan_table
-    from favorit.cli.timing import time_plan
+    from favorit.cli.study_tables import plan_table, time_table
+    from favorit.cli.timing import TimeLeft
     from favorit.study import load_study
     from favorit.study.plan import make_plan, stored_digests
     from favorit.study.runner import states
@@ -127,9 +150,15 @@ def plan(
     digests = partial(stored_digests, selection.out, selection.pack)
     planned = make_plan(load_study(selection.name), selection.options(), data_dir=selection.data_dir, digests=digests)
     found = states(planned, selection.out, selection.pack)
-    seconds = time_plan(planned, found, workers) if estimated else {}
+    time_left = TimeLeft(planned, found, workers, again) if estimated else None
+    if time_left is not None and form.is_text and not time_left.is_known:  # print the plan before models are timed
+        plan_table(form, planned, found, {}, workers)
+        form.say()
+        time_table(form, time_left.seconds(), workers)
+        return
+    seconds = {} if time_left is None else time_left.seconds()
     if form.as_json:
-        typer.echo(json.dumps(plan_json(planned, found, seconds, workers)))
+        echo(json.dumps(plan_json(planned, found, seconds, workers)))
     else:
         plan_table(form, planned, found, seconds, workers)
 
@@ -173,13 +202,15 @@ def run(
     """
     import json
 
+    from favorit.cli.console import check_folders
     from favorit.cli.progress import study_progress
     from favorit.cli.study_json import summary_json
-    from favorit.cli.study_tables import summary
+    from favorit.cli.study_tables import merged, summary
     from favorit.cli.tensorboard import Curves
     from favorit.study import load_study
     from favorit.study.runner import start
 
+    check_folders(out=selection.out, pack=selection.pack)
     curves = Curves(selection.out / "tensorboard") if tensorboard else None
     study = load_study(selection.name)
     console = form.open_console()
@@ -202,6 +233,9 @@ def run(
         soft_wrap=True,
         markup=False,
     )
+    merged(form, report.plan.tasks)
+    for note in dict.fromkeys(report.plan.notes):
+        console.print(f"note: {note}", soft_wrap=True, markup=False)
     with closing(events), study_progress(console, report) as show, nullcontext() if curves is None else closing(curves):
         for event in events:
             show(event)
@@ -209,7 +243,7 @@ def run(
                 curves.on_task_event(event, selection.out)
     summary(form, report)
     if form.as_json:
-        typer.echo(json.dumps(summary_json(report)))
+        echo(json.dumps(summary_json(report)))
     for name, reason in report.unpacked.items():
         form.say(f"not packed: {name}: {reason}")
     if report.errors:
@@ -251,11 +285,11 @@ def status(
         found = pairs(study.group_references(options), known, groups, is_reduced=options.is_reduced)
         missing = unmatched(study.published)
         if form.as_json:
-            typer.echo(json.dumps(published_table.as_json(found, missing)))
+            echo(json.dumps(published_table.as_json(found, missing)))
         else:
             published_table.published_table(form, study, options, found, missing)
     elif form.as_json:
-        typer.echo(json.dumps(status_json(study, options, states)))
+        echo(json.dumps(status_json(study, options, states)))
     else:
         status_table(form, study, options, states)
         _hint_others(form, selection, states)

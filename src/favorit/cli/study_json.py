@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from favorit.cli.study_tables import References, group_references
+from favorit.study.plan import merge_notes
 
 if TYPE_CHECKING:
     from favorit.study import Options, Study
@@ -20,7 +21,7 @@ def plan_json(plan: Plan, states: Sequence[State], seconds: Mapping[str, float],
         "workers": workers,
         "points": [{**_point(state), "seconds_left": seconds.get(state.name)} for state in states],
         "without_data": plan.absent,
-        "notes": _notes(plan.study, [state.name for state in states]),
+        "notes": [*_notes(plan.study, [state.name for state in states]), *merge_notes(states)],
     }
 
 
@@ -39,7 +40,7 @@ def status_json(study: Study, options: Options, states: Sequence[State]) -> dict
         **_options(study, options),
         "points": points,
         "groups": _groups(groups, references),
-        "notes": _notes(study, [state.name for state in states]),
+        "notes": [*_notes(study, [state.name for state in states]), *merge_notes(states)],
     }
 
 
@@ -56,7 +57,7 @@ def summary_json(report: Report) -> dict[str, Any]:
         "failed": report.errors,
         "left": list(report.missing),
         "groups": _groups(groups, group_references(plan.study, plan.options)),
-        "notes": _notes(plan.study, list(report.results)),
+        "notes": [*_notes(plan.study, list(report.results)), *merge_notes(plan.tasks)],
     }
 
 

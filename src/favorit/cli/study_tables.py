@@ -8,9 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from favorit.cli.columns import terminal_width
+from favorit.terminal import echo
 
 if TYPE_CHECKING:
     from favorit.cli.shared import TableForm
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from favorit.study import Options, Study
     from favorit.study.plan import Plan
     from favorit.study.runner import Report, State
+    from favorit.study.tasks import Task
 
 References = Mapping[str, Sequence["Reference"]]
 # The results of the runs of each group; None for a run without result.
@@ -52,15 +52,37 @@ def plan_table(
     form: TableForm, plan: Plan, states: Sequence[State], seconds: Mapping[str, float], workers: int
 ) -> None:
     """Prints every point with its run, status and estimated time; then totals, missing data sets and notes."""
-    rows = [(state.name, state.id, state.status, duration(seconds.get(state.name))) for state in states]
+    titles = ["point", "run", "status", *(["time left"] if seconds else [])]
+    rows = [(state.name, state.id, state.status, duration(seconds.get(state.name)))[: len(titles)] for state in states]
     heading = f"{plan.study.name}: {describe_options(plan.options)}"
-    form.write(["point", "run", "status", "time left"], rows, right=["time left"], optional=OPTIONAL, heading=heading)
+    form.write(titles, rows, right=["time left"], optional=OPTIONAL, heading=heading)
     form.say(f"\n{_status_counts(states)}")
     if seconds:
         form.say(f"{time_left(sum(seconds.values()) / workers, workers)} here")
     for reason in dict.fromkeys(plan.absent.values()):
         form.say(reason)
+    for line in _tiled_layouts(plan):
+        form.say(line)
+    for note in dict.fromkeys(plan.notes):
+        form.say(f"note: {note}")
     notes(form, plan.study, [state.name for state in states])
+    merged(form, states)
+
+
+def time_table(form: TableForm, seconds: Mapping[str, float], workers: int) -> None:
+    """Prints the estimated time of every unfinished point, and the total."""
+    rows = [(name, duration(left)) for name, left in seconds.items()]
+    form.write(["point", "time left"], rows, right=["time left"])
+    form.say(f"{time_left(sum(seconds.values()) / workers, workers)} here")
+
+
+def _tiled_layouts(plan: Plan) -> list[str]:
+    """One line for each layout that is shorter than the depth, with the layers that it expands to."""
+    from favorit.model.layout import tiled
+
+    models = {(task.config.model.layout, task.config.model.performer, task.config.model.depth) for task in plan.tasks}
+    found = {(layout, depth): tiled(layout, performer, depth) for layout, performer, depth in sorted(models)}
+    return [f"layout {layout} at depth {depth}: {whole}" for (layout, depth), whole in found.items() if whole]
 
 
 def status_table(form: TableForm, study: Study, options: Options, states: Sequence[State]) -> None:
@@ -82,6 +104,7 @@ def status_table(form: TableForm, study: Study, options: Options, states: Sequen
     explain_scale(form, study, options, list(groups))
     explain_flags(form, results)
     notes(form, study, [state.name for state in states])
+    merged(form, states)
 
 
 def summary(form: TableForm, report: Report) -> None:
@@ -127,7 +150,7 @@ def group_references(study: Study, options: Options) -> References:
     try:
         return study.group_references(options)
     except FavoritError as error:
-        typer.echo(f"published numbers are not shown: {error}", err=True)
+        echo(f"published numbers are not shown: {error}", err=True)
         return {}
 
 
@@ -267,6 +290,14 @@ def notes(form: TableForm, study: Study, names: Sequence[str]) -> None:
     counts = Counter(sentence for name in names for sentence in study.flagged(name))
     for sentence, count in counts.items():
         form.say(f"note: {sentence}{'' if count == len(names) else f' ({count} of {len(names)} points)'}")
+
+
+def merged(form: TableForm, points: Iterable[Task | State]) -> None:
+    """Prints which points of the study are the same run."""
+    from favorit.study.plan import merge_notes
+
+    for sentence in merge_notes(points):
+        form.say(f"note: {sentence}")
 
 
 def time_left(seconds: float, workers: int) -> str:

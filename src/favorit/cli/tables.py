@@ -7,7 +7,7 @@ from statistics import mean, stdev
 from typing import Any
 
 # Columns that are shown only if a run has a value.
-IF_PRESENT = ("best test (test-selected)", "flags")
+IF_PRESENT = ("top 5", "best test (test-selected)", "flags")
 # Columns to drop on a narrow terminal, the first one first.
 OPTIONAL = ("calibration", "top 5", "test images/s", "parameters", "loss", "s/epoch")
 # The numbers of a class.
@@ -46,7 +46,7 @@ def _cells(result: dict[str, Any]) -> dict[str, str]:
     return {
         "validation": "" if validation is None else f"{validation:.2%}",
         "test": f"{test['accuracy']:.2%}",
-        "top 5": f"{test['top5']:.2%}",
+        "top 5": f"{test['top5']:.2%}" if has_top5(test) else "",
         "loss": f"{test['loss']:.4f}",
         "calibration": f"{test['calibration_error']:.4f}",
         "epochs": str(result["epochs"]),
@@ -56,6 +56,11 @@ def _cells(result: dict[str, Any]) -> dict[str, str]:
         "best test (test-selected)": f"{best['accuracy']:.2%}" if (best := result.get("best_test")) else "",
         "flags": " ".join(result["flags"]),
     }
+
+
+def has_top5(test: dict[str, Any]) -> bool:
+    """True if the accuracy among the five most probable classes can be below 1: with more than five classes."""
+    return len(test["confusion"]) > 5
 
 
 def class_rows(test: dict[str, Any], classes: Sequence[str]) -> tuple[list[str], list[list[str]]]:

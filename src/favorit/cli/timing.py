@@ -10,29 +10,43 @@ if TYPE_CHECKING:
     from favorit.study.tasks import Task
 
 
-def time_plan(plan: Plan, states: list[State], workers: int) -> dict[str, float]:
-    """The estimated remaining seconds of each unfinished point, by name."""
-    import torch
+class TimeLeft:
+    """The remaining seconds of each unfinished point of a plan with this number of parallel runs, from timed steps.
 
-    from favorit.cli.console import open_console
-    from favorit.display import Display
-    from favorit.process import keep_large_buffers
-    from favorit.study.estimate import estimate, shape
+    Steps that were timed on this machine before are not timed again, except with `again`.
+    """
 
-    keep_large_buffers()
-    left = {state.name: state for state in states if state.status not in ("complete", "failed")}
-    tasks = [task for task in plan.tasks if task.name in left]
-    shapes = len({shape(task.config) for task in tasks})
-    timed = 0
-    with Display(open_console(stderr=True)) as display:
+    def __init__(self, plan: Plan, states: list[State], workers: int, again: bool) -> None:
+        import torch
 
-        def tell(task: Task) -> None:
-            nonlocal timed
-            display.bar("shapes", f"timing {task.name}", timed, shapes)
-            timed += 1
-            display.piped_line(f"timing shape {timed} of {shapes}: {task.name}")
+        from favorit.study.timings import Timings
 
-        seconds = estimate(tasks, plan.images, threads=max(1, torch.get_num_threads() // workers), tell=tell)
-    return {
-        task.name: seconds[task.name] * (1 - (left[task.name].epochs or 0) / task.config.train.epochs) for task in tasks
-    }
+        self._images = plan.images
+        self._left = {state.name: state for state in states if state.status not in ("complete", "failed")}
+        self._tasks = [task for task in plan.tasks if task.name in self._left]
+        self._timings = Timings(max(1, torch.get_num_threads() // workers), again=again)
+
+    @property
+    def is_known(self) -> bool:
+        """True if nothing must be timed."""
+        return not self._timings.missing(task.config for task in self._tasks)
+
+    def seconds(self) -> dict[str, float]:
+        """The remaining seconds by name. Times the missing steps with a progress bar on stderr."""
+        from favorit.cli.console import open_console
+        from favorit.display import Display
+        from favorit.process import keep_large_buffers
+        from favorit.study.estimate import estimate
+
+        keep_large_buffers()
+        with Display(open_console(stderr=True)) as display:
+
+            def tell(task: Task, done: int, total: int) -> None:
+                display.bar("shapes", f"timing {task.name}", done, total)
+                display.piped_line(f"timing model {done + 1} of {total}: {task.name}")
+
+            whole = estimate(self._tasks, self._images, self._timings, tell)
+        return {
+            task.name: whole[task.name] * (1 - (self._left[task.name].epochs or 0) / task.config.train.epochs)
+            for task in self._tasks
+        }

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from favorit.cli.shared import TableForm, with_fields
+from favorit.cli.shared import PROGRESS, SkipUnreadable, TableForm, with_fields
+from favorit.terminal import echo
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from favorit.config import RunConfig
+    from favorit.training import Event
 
 
 @with_fields
@@ -19,8 +27,8 @@ def train(
     config: Annotated[
         Path | None,
         typer.Option(
-            help="A YAML file with any of the sections model, data, train, and optionally a seed; or a run folder, "
-            "a packed run, or its config.json."
+            help="A YAML file with any of the sections model, data, train, and optionally a seed; or a run: its "
+            "folder, packed file or config.json, or the start of its identifier or name."
         ),
     ] = None,
     settings: Annotated[
@@ -40,12 +48,13 @@ def train(
         ),
     ] = None,
     out: Annotated[Path, typer.Option(help="The folder for runs.")] = Path("runs"),
+    skip_unreadable: SkipUnreadable = False,
     data_dir: Annotated[
         Path | None,
         typer.Option(help="The folder for data sets; default: FAVORIT_DATA, else the user's cache."),
     ] = None,
     accelerator: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
-    devices: Annotated[int, typer.Option(help="Number of processes that share each batch (DDP).")] = 1,
+    devices: Annotated[int, typer.Option(min=1, help="Number of processes that share each batch (DDP).")] = 1,
     compiled: Annotated[bool, typer.Option("--compile", help="Compile the model with torch.compile.")] = False,
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Write curves for TensorBoard into OUT/tensorboard.")
@@ -61,26 +70,32 @@ def train(
     "model.performer=relu(m=128)"[/bold]
     """
     from favorit.cli.configuration import build_config
-    from favorit.cli.progress import training_progress
+    from favorit.cli.console import check_folders
     from favorit.cli.tables import OPTIONAL, result_rows, summary
     from favorit.errors import FavoritError
     from favorit.process import keep_large_buffers
     from favorit.training import train as train_run
+    from favorit.training.progress import is_first_process
 
+    check_folders(out=out)
     keep_large_buffers()
-    # With several devices, each process runs this command, but only rank 0 prints.
-    is_rank_zero = os.environ.get("LOCAL_RANK", "0") == "0"
+    # With several devices, each process runs this command, but only the first one prints.
+    is_first = is_first_process()
     console = form.open_console()
-    console.quiet = not is_rank_zero
-    values = build_config(config, preset, settings or [], data=data, epochs=epochs, seed=seed)
+    console.quiet = not is_first
+    values = build_config(
+        config, preset, settings or [], data=data, epochs=epochs, seed=seed, skip_unreadable=skip_unreadable
+    )
     if folds and (values.data.folds, values.data.fold) != (None, None):
         raise FavoritError("--folds trains every fold, but data.folds and data.fold select one: give only one of them")
+    if folds and any(setting.partition("=")[0].strip() == "data.validation" for setting in settings or []):
+        raise FavoritError(f"--folds {folds} and --set data.validation both choose the validation images: give one")
     finished = []
     for fold in range(folds) if folds else [None]:
         own = values if fold is None else values.replace(data=values.data.replace(folds=folds, fold=fold))
         if fold is not None:
             console.print(f"fold {fold + 1} of {folds}")
-        with training_progress(console, out / "tensorboard" if tensorboard and is_rank_zero else None) as listen:
+        with _listening(console, out / "tensorboard" if tensorboard and is_first else None) as listen:
             finished.append(
                 train_run(
                     own,
@@ -90,15 +105,41 @@ def train(
                     devices=devices,
                     compiled=compiled,
                     listen=listen,
+                    progress=False,
                 )
             )
     results: dict[str, dict[str, Any]] = {run.id: run.result for run in finished}
-    if is_rank_zero:
+    if is_first:
         titles, rows = result_rows(results)
         form.write(titles, rows, right=titles[1:], optional=OPTIONAL)
     for run in finished:
         console.print(f"run {run.id} in {run.path}", soft_wrap=True, markup=False)
-        if form.as_json and is_rank_zero:
-            typer.echo(json.dumps({"id": run.id, "path": str(run.path), **run.result}))
-    if form.as_json and is_rank_zero and folds:
-        typer.echo(json.dumps({"folds": folds, **summary(results)}))
+        if form.as_json and is_first:
+            echo(json.dumps({"id": run.id, "path": str(run.path), **run.result}))
+    if form.as_json and is_first and folds:
+        echo(json.dumps({"folds": folds, **summary(results)}))
+
+
+@contextmanager
+def _listening(console: Console, tensorboard: Path | None) -> Iterator[Callable[[Event, RunConfig], None]]:
+    """Yields a function of events that prints the progress and writes TensorBoard curves into a folder, if given."""
+    from favorit.cli.tensorboard import Curves
+    from favorit.training import Begin, Checkpoint, Epoch
+    from favorit.training.progress import training_progress
+
+    has_events = False
+    curves = None if tensorboard is None else Curves(tensorboard)
+    with nullcontext() if curves is None else closing(curves), training_progress(console) as show:
+
+        def listen(event: Event, config: RunConfig) -> None:
+            nonlocal has_events
+            has_events = True
+            if isinstance(event, Checkpoint | Epoch) or (isinstance(event, Begin) and event.step):
+                PROGRESS.is_resumable = True
+            if curves is not None:
+                curves.on_event(event)
+            show(event, config)
+
+        yield listen
+    if not has_events:
+        PROGRESS.is_resumable = True

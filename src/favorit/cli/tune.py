@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from favorit.cli.shared import TableForm, with_fields
+from favorit.cli.shared import SkipUnreadable, TableForm, with_fields
+from favorit.terminal import echo
 
 if TYPE_CHECKING:
     from favorit.tuning.result import TrialRecord, TuneResult
@@ -65,6 +66,7 @@ def tune(
     name: Annotated[
         str | None, typer.Option(help="The name of the study; default: that of the space.", metavar="STUDY")
     ] = None,
+    skip_unreadable: SkipUnreadable = False,
     data_dir: Annotated[
         Path | None, typer.Option(help="The folder of data sets; default: FAVORIT_DATA, or else the user's cache.")
     ] = None,
@@ -81,6 +83,7 @@ def tune(
     """
     from favorit.charts.save import save_chart
     from favorit.cli.configuration import build_config
+    from favorit.cli.console import check_folders
     from favorit.cli.progress import tuning_progress
     from favorit.errors import FavoritError
     from favorit.fields import fields_set, replace_fields
@@ -90,10 +93,13 @@ def tune(
     from favorit.tuning.figures import draw
     from favorit.tuning.result import write_best, write_front
 
+    check_folders(out=out)
     keep_large_buffers()
     console = form.open_console()
     searched = read_space(space)
-    base = build_config(config, preset, settings or [], data=data, epochs=epochs, seed=seed)
+    base = build_config(
+        config, preset, settings or [], data=data, epochs=epochs, seed=seed, skip_unreadable=skip_unreadable
+    )
     if config is None:
         kept = searched.base if preset is None else searched.base.replace(model=base.model)
         base = replace_fields(kept, fields_set(base))
@@ -126,7 +132,7 @@ def tune(
             if result.best is None
             else {"trial": result.front[0].number, "run": result.front[0].run, **result.best.changed()}
         )
-        typer.echo(
+        echo(
             json.dumps(
                 {
                     "study": result.name,

@@ -1,8 +1,9 @@
 """Data sets, from files to batches: `load_dataset`, `split` and `Loader`."""
 
+from favorit.data.arrays import as_dataset, build_dataset
 from favorit.data.augment import AUGMENTS, Augment, build_augment
-from favorit.data.datasets import CARDS, DATASETS, load_dataset, with_absolute_path
-from favorit.data.folder import find_images, read_image
+from favorit.data.datasets import CARDS, DATASETS, load_dataset, read_spec, with_absolute_path
+from favorit.data.image_files import find_images, read_image
 from favorit.data.images import DataSet, Images
 from favorit.data.loader import Batch, Loader
 from favorit.data.preprocess import PREPROCESSES, Preprocess, build_preprocess
@@ -20,7 +21,9 @@ __all__ = [
     "Images",
     "Loader",
     "Preprocess",
+    "as_dataset",
     "build_augment",
+    "build_dataset",
     "build_preprocess",
     "data_directory",
     "fetch",
@@ -28,6 +31,7 @@ __all__ = [
     "load_dataset",
     "present",
     "read_image",
+    "read_spec",
     "split",
     "with_absolute_path",
 ]

@@ -55,6 +55,10 @@ class Stage(ABC):
     def draw(self, samples: int, generator: torch.Generator) -> Tensor:
         """The random numbers of an epoch: (samples, k), one row for each sample."""
 
+    def largest(self, height: int, width: int) -> tuple[str, int, int] | None:
+        """(parameter, its value, the largest value that makes sense for images of this size); None without a limit."""
+        return None
+
 
 class Spatial(Stage):
     """Moves or covers pixels."""
@@ -101,6 +105,9 @@ class Crop(Spatial):
 
     def __init__(self, padding: PositiveInt = 4) -> None:
         self.padding = padding
+
+    def largest(self, height: int, width: int) -> tuple[str, int, int]:
+        return "padding", self.padding, min(height, width) - 1
 
     def draw(self, samples: int, generator: torch.Generator) -> Tensor:
         return torch.randint(-self.padding, self.padding + 1, (samples, 2), generator=generator)
@@ -162,6 +169,9 @@ class Cutout(Spatial):
 
     def __init__(self, size: PositiveInt = 8) -> None:
         self.size = size
+
+    def largest(self, height: int, width: int) -> tuple[str, int, int]:
+        return "size", self.size, min(height, width)
 
     def draw(self, samples: int, generator: torch.Generator) -> Tensor:
         return torch.rand((samples, 2), generator=generator)
@@ -259,6 +269,16 @@ class Augment:
             raise FavoritError(
                 f"augmentation: classes={outside[0]} is not valid: the data have the classes 0..{count - 1}"
             )
+
+    def check_size(self, height: int, width: int) -> None:
+        """Raises an error if a step could move or cover a whole image of this size."""
+        for stage in self.spatial_stages:
+            if (limit := stage.largest(height, width)) is not None and limit[1] > limit[2]:
+                name, value, most = limit
+                raise FavoritError(
+                    f"augmentation: {type(stage).__name__.lower()}({name}={value}) is not valid for images of "
+                    f"{height} x {width}, which could vanish entirely: {name} is at most {most}"
+                )
 
     def draw(self, seed: int, epoch: int, samples: int) -> list[Tensor]:
         """The random numbers of an epoch: one table for each step, and one that chooses among several mixings."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from favorit.display import Display
+from favorit.display import Display, SafeConsole
 
 TIMEOUT = 5.0
 CHUNK = 1 << 18
@@ -81,19 +81,17 @@ def _receive(url: str, part: Path) -> None:
 
 def print_fetching(what: str) -> None:
     """Prints one line if stderr is not a terminal; a terminal shows a progress bar instead."""
-    from rich.console import Console
 
-    Display(Console(stderr=True)).piped_line(f"fetching {what}")
+    Display(SafeConsole(stderr=True)).piped_line(f"fetching {what}")
 
 
 @contextmanager
 def _bar(title: str, start: int, total: int | None) -> Iterator[Callable[[int], None]]:
     """A progress bar of bytes on a terminal, else one line."""
-    from rich.console import Console
 
     print_fetching(title if total is None else f"{title}, {(total - start) / 1e6:,.1f} MB")
     done = start
-    with Display(Console(stderr=True)) as display:
+    with Display(SafeConsole(stderr=True)) as display:
 
         def advance(count: int) -> None:
             nonlocal done

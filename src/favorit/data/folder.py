@@ -1,79 +1,45 @@
 """A user's own images: PATH/class/*.png, or PATH/train, PATH/val and PATH/test with class folders inside.
 
-Every image is rotated according to its EXIF tag, converted to RGB, and resized (not cropped) to a square. Without
-`image_size`, training images that are all squares of one size up to LARGEST_KEPT keep their size.
+Without an image size, training images that are all squares of one size up to LARGEST_KEPT keep their size. All others
+are brought to one size, by default cropped in the center to a square of SIDE pixels.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor
 
-from favorit.data.images import DataSet, Images, make_dataset
-from favorit.data.splits import split
+from favorit.data.fit import DEFAULT_FIT, Size
+from favorit.data.image_files import EXTENSIONS, ReadImages, common_square, files_in, named, read_images
+from favorit.data.images import DataSet, ImageFiles, Images, make_dataset
+from favorit.data.notes import folder_notes
+from favorit.data.splits import hold_out_test
 from favorit.errors import FavoritError
 
-EXTENSIONS = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 PARTS = ("train", "val", "test")
-TEST_FRACTION = 0.2
-# Square images of one size up to LARGEST_KEPT keep their size; all others become squares of SIDE pixels.
+# Square images of one size up to LARGEST_KEPT keep their size; all others get SIDE x SIDE pixels.
 SIDE, LARGEST_KEPT = 64, 128
-MAX_NAMED = 5
 
 
-def read_image(path: str | os.PathLike[str], size: tuple[int, int], channels: int = 3) -> Tensor:
-    """One image file as uint8 (channels, height, width), resized to `size` = (height, width)."""
-    from PIL import Image, ImageOps
+@dataclass(frozen=True)
+class Reading:
+    """How the files of a folder become images of one size.
 
-    try:
-        with Image.open(path) as opened:
-            upright = _eight_bits(ImageOps.exif_transpose(opened))
-            if "transparency" in upright.info:
-                upright = upright.convert("RGBA")
-            image = upright.convert("RGB" if channels == 3 else "L").resize(
-                (size[1], size[0]), Image.Resampling.BILINEAR, reducing_gap=3
-            )
-    except FileNotFoundError:
-        raise FavoritError(f"{path}: file not found") from None
-    except Exception as error:  # for damaged files PIL raises struct.error, TypeError, SyntaxError and others
-        raise FavoritError(f"{path}: cannot be read as an image ({error})".replace("\n", " ")) from None
-    pixels = torch.from_numpy(np.asarray(image).copy())
-    return pixels.permute(2, 0, 1).contiguous() if channels == 3 else pixels[None]
-
-
-def _eight_bits(image: Any) -> Any:
-    """The image with 16-bit pixels scaled to 8 bits. PIL's own conversion would clip values above 255.
-
-    32-bit pixels are an error, because they have no agreed range.
+    `size` applies to all images. `fitted_size` applies unless they are equal squares that keep their size. `legacy`
+    reads as favorit 0.1.0 did: squeezed to squares, and the test part may lack a small class.
     """
-    if image.mode.startswith("I;16"):
-        from PIL import Image
 
-        return Image.fromarray(((np.asarray(image).astype(np.uint32) + 128) // 257).astype(np.uint8))
-    if image.mode in ("I", "F"):
-        raise ValueError(f"32-bit pixels, PIL mode {image.mode}: save it with 8 or 16 bits")
-    return image
-
-
-def find_images(paths: Sequence[Path]) -> list[Path]:
-    """The given files; a folder is replaced by all images in and below it. A folder without images is an error."""
-    found: list[Path] = []
-    for path in paths:
-        inside = [file for folder in _folders(path) for file in _files(folder)] if path.is_dir() else [path]
-        if not inside:
-            raise FavoritError(f"{path}: no images in this folder, expected {' '.join(EXTENSIONS)} files")
-        found += inside
-    return found
+    fit: str = DEFAULT_FIT
+    size: Size | None = None
+    fitted_size: Size | None = None
+    skip_unreadable: bool = False
+    legacy: bool = False
 
 
-def load_folder(path: str, image_size: int | None, seed: int) -> DataSet:
+def load_folder(path: str, reading: Reading, seed: int) -> DataSet:
     """The data set in PATH/class/*, or in PATH/train with optional PATH/val and PATH/test.
 
     Without a test folder, a stratified 20 % of the images is held out as the test set.
@@ -85,57 +51,116 @@ def load_folder(path: str, image_size: int | None, seed: int) -> DataSet:
         here = "" if root.is_absolute() else f" in {Path.cwd()}: relative paths start at the working directory"
         raise FavoritError(f"folder:{path}: folder not found{here}")
     # Images directly in PATH/train mean that "train" is the name of a class.
-    has_parts = (root / "train").is_dir() and not _files(root / "train")
-    train_folder = root / "train" if has_parts else root
-    classes = _class_names(train_folder)
-    if len(classes) < 2:
-        found = f"only the class {classes[0]!r}" if classes else "no images"
-        raise FavoritError(
-            f"{train_folder}: {found}, expected at least two class folders with {' '.join(EXTENSIONS)} files"
-        )
-    _refuse_empty_classes(train_folder)
-    image_size = image_size or _common_size(train_folder, classes) or SIDE
-    train = _read(train_folder, classes, image_size)
-    validation = test = None
+    has_parts = (root / "train").is_dir() and not files_in(root / "train")
     if has_parts:
         _refuse_unknown_parts(root)
-        validation = _read(root / "val", classes, image_size) if (root / "val").is_dir() else None
-        test = _read(root / "test", classes, image_size) if (root / "test").is_dir() else None
-    if test is None:
-        count = max(len(classes), round(TEST_FRACTION * len(train)))
-        if len(train) - count < len(classes):
-            reason = f"{len(train)} images of {len(classes)} classes are too few to hold out a test set"
-            raise FavoritError(
-                f"folder:{path}: {reason}: add images, or put test images into {root / 'test'} "
-                f"and training images into {root / 'train'}"
-            )
-        try:
-            kept, held_out = split(train.labels, seed=seed, validation=count)
-        except FavoritError as error:
-            raise FavoritError(f"folder:{path}: too few images to hold out a test set: {error}") from None
-        test = Images(train.images[held_out], train.labels[held_out])
-        train = Images(train.images[kept], train.labels[kept])
-    licence = citation = "yours"
-    return make_dataset(
-        f"folder:{path}", classes, train, test, validation=validation, licence=licence, citation=citation
+    listed = _list_files(root, has_parts)
+    size = reading.size or _kept_size(listed["train"]) or reading.fitted_size or (SIDE, SIDE)
+    found = {part: read_images(files, size, reading.fit) for part, files in listed.items()}
+    skipped = _unreadable(root, listed, found)
+    if skipped and not reading.skip_unreadable:
+        total = sum(map(len, listed.values()))
+        fix = "repair or remove them, or skip them with --skip-unreadable (data.skip_unreadable=True)"
+        raise FavoritError(f"{root}: {len(skipped)} of {total} images cannot be read: {named(skipped)}: {fix}")
+    classes = tuple(dict.fromkeys(file.parent.name for file in listed["train"]))
+    parts = {part: _part(root, listed[part], found[part], classes) for part in listed}
+    _refuse_unreadable_classes(root, parts["train"], classes, len(skipped))
+    if "test" not in parts:
+        _check_test_split(path, root, parts["train"].images.labels, classes)
+        labels = parts["train"].images.labels
+        kept, held_out = hold_out_test(labels, len(classes), seed, every_class=not reading.legacy)
+        parts |= {"train": parts["train"].at(kept), "test": parts["train"].at(held_out)}
+    data = make_dataset(
+        f"folder:{path}",
+        classes,
+        parts["train"].images,
+        parts["test"].images,
+        validation=parts["val"].images if "val" in parts else None,
+        licence="yours",
+        citation="yours",
+    )
+    files = ImageFiles(root, parts["train"].files, parts["test"].files, parts["train"].sizes, tuple(skipped))
+    names = {part: (own.files, own.images) for part, own in parts.items()}
+    return replace(data, fit=reading.fit, files=files, notes=tuple(folder_notes(classes, names, skipped)))
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The readable images of a part, their paths relative to the root, and their sizes in the files."""
+
+    images: Images
+    files: tuple[str, ...]
+    sizes: tuple[Size, ...]
+
+    def at(self, indices: torch.Tensor) -> _Part:
+        chosen = indices.tolist()
+        files, sizes = tuple(self.files[i] for i in chosen), tuple(self.sizes[i] for i in chosen)
+        return _Part(self.images.subset(indices), files, sizes)
+
+
+def _part(root: Path, files: Sequence[Path], found: ReadImages, classes: Sequence[str]) -> _Part:
+    readable = [index for index in range(len(files)) if index not in found.errors]
+    labels = torch.tensor([classes.index(files[index].parent.name) for index in readable], dtype=torch.int64)
+    return _Part(
+        Images(found.pixels[readable] if found.errors else found.pixels, labels),
+        tuple(str(files[index].relative_to(root)) for index in readable),
+        tuple(size for size in found.sizes if size is not None),
     )
 
 
-def _common_size(folder: Path, classes: tuple[str, ...]) -> int | None:
-    """The side of the training images if all are squares of one size up to LARGEST_KEPT, else None."""
-    from PIL import Image
+def _list_files(root: Path, has_parts: bool) -> dict[str, list[Path]]:
+    """The image files of each part, sorted by class, then by name."""
+    folders = {part: root / part for part in PARTS if (root / part).is_dir()} if has_parts else {"train": root}
+    classes = _class_names(folders["train"])
+    if len(classes) < 2:
+        found = f"only the class {classes[0]!r}" if classes else "no images"
+        raise FavoritError(
+            f"{folders['train']}: {found}, expected at least two class folders with {' '.join(EXTENSIONS)} files"
+        )
+    _refuse_empty_classes(folders["train"])
+    listed = {}
+    for part, folder in folders.items():
+        own = _class_names(folder)
+        if unknown := set(own) - set(classes):
+            raise FavoritError(f"{folder}: the classes {', '.join(sorted(unknown))} have no training images")
+        listed[part] = [file for name in own for file in files_in(folder / name)]
+        if not listed[part]:
+            raise FavoritError(f"{folder}: no images in its class folders")
+    return listed
 
-    sizes: set[tuple[int, int]] = set()
-    for file in (file for name in classes for file in _files(folder / name)):
-        try:
-            with Image.open(file) as image:
-                sizes.add(image.size)
-        except Exception:
-            continue
-        if len(sizes) > 1:
-            return None
-    width, height = sizes.pop() if sizes else (0, 1)
-    return width if width == height <= LARGEST_KEPT else None
+
+def _kept_size(files: Sequence[Path]) -> Size | None:
+    side = common_square(files, LARGEST_KEPT)
+    return None if side is None else (side, side)
+
+
+def _unreadable(root: Path, listed: dict[str, list[Path]], found: dict[str, ReadImages]) -> list[str]:
+    """The unreadable files, relative to the root."""
+    return [str(listed[part][index].relative_to(root)) for part, own in found.items() for index in own.errors]
+
+
+def _refuse_unreadable_classes(root: Path, train: _Part, classes: Sequence[str], skipped: int) -> None:
+    """Raises an error for a class that has no readable training image."""
+    counts = torch.bincount(train.images.labels, minlength=len(classes)).tolist()
+    for name, count in zip(classes, counts, strict=True):
+        if not count:
+            raise FavoritError(
+                f"{root}: no training image of the class {name!r} is left after skipping {skipped} unreadable files: "
+                "repair them or remove the class"
+            )
+
+
+def _check_test_split(path: str, root: Path, labels: torch.Tensor, classes: Sequence[str]) -> None:
+    """Raises an error if the images cannot be divided into a training and a test part that both have every class."""
+    counts = torch.bincount(labels, minlength=len(classes)).tolist()
+    few = [name for name, count in zip(classes, counts, strict=True) if count < 2]
+    if not few:
+        return
+    which = f"the {'class' if len(few) == 1 else 'classes'} {named([repr(name) for name in few])}"
+    raise FavoritError(
+        f"folder:{path}: {which} with one image cannot be in both the training "
+        f"and the test part: add images, or put test images into {root / 'test'} and the others into {root / 'train'}"
+    )
 
 
 def _refuse_unknown_parts(root: Path) -> None:
@@ -148,56 +173,11 @@ def _refuse_unknown_parts(root: Path) -> None:
 def _refuse_empty_classes(folder: Path) -> None:
     """Raises an error for a class folder without images, which would be ignored."""
     for name in sorted(p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith(".")):
-        if not _files(folder / name):
+        if not files_in(folder / name):
             raise FavoritError(
                 f"{folder / name}: no {' '.join(EXTENSIONS)} files in this class folder: add images or remove it"
             )
 
 
-def _folders(path: Path) -> list[Path]:
-    """A folder and all folders below it."""
-    return [path, *sorted(below for below in path.rglob("*") if below.is_dir())]
-
-
-def _files(folder: Path) -> list[Path]:
-    """The image files of a folder. Broken links are included, so that reading them raises an error."""
-    named = (p for p in folder.iterdir() if p.suffix.lower() in EXTENSIONS and not p.name.startswith("."))
-    return sorted(p for p in named if p.is_file() or p.is_symlink())
-
-
 def _class_names(folder: Path) -> tuple[str, ...]:
-    return tuple(sorted(p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith(".") and _files(p)))
-
-
-def _read(folder: Path, classes: tuple[str, ...], size: int) -> Images:
-    """All images below `folder`, sorted by class, then by name."""
-    unknown = set(_class_names(folder)) - set(classes)
-    if unknown:
-        raise FavoritError(f"{folder}: the classes {', '.join(sorted(unknown))} have no training images")
-    labeled = [
-        (file, label)
-        for label, name in enumerate(classes)
-        if (folder / name).is_dir()
-        for file in _files(folder / name)
-    ]
-    if not labeled:
-        raise FavoritError(f"{folder}: no images in its class folders")
-    pixels = torch.empty((len(labeled), 3, size, size), dtype=torch.uint8)
-
-    def load(index: int) -> str | None:
-        """Reads an image into `pixels`; returns its name if it cannot be read, else None."""
-        try:
-            pixels[index] = read_image(labeled[index][0], (size, size))
-        except FavoritError:
-            return str(labeled[index][0].relative_to(folder))
-        return None
-
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        bad = [name for name in pool.map(load, range(len(labeled))) if name is not None]
-    if bad:
-        more = f" and {len(bad) - MAX_NAMED} more" if len(bad) > MAX_NAMED else ""
-        named = f"{', '.join(bad[:MAX_NAMED])}{more}"
-        raise FavoritError(
-            f"{folder}: {len(bad)} of {len(labeled)} images cannot be read: {named}: repair or remove them"
-        )
-    return Images(pixels, torch.tensor([label for _, label in labeled]))
+    return tuple(sorted(p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith(".") and files_in(p)))

@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from favorit.data.fit import DEFAULT_FIT, Size
 from favorit.errors import FavoritError
 
 VALUES_AT_ONCE = 1 << 24
@@ -34,12 +36,32 @@ class Images:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def subset(self, indices: Tensor) -> Images:
+        """The images at these indices."""
+        return Images(self.images[indices], self.labels[indices])
+
 
 @dataclass(frozen=True)
+class ImageFiles:
+    """The files of a data set below the folder `root`, as relative paths in the order of the images.
+
+    `sizes` are the (height, width) of the training images in their files; `skipped` are unreadable files.
+    """
+
+    root: Path
+    train: tuple[str, ...]
+    test: tuple[str, ...]
+    sizes: tuple[Size, ...]
+    skipped: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, repr=False)
 class DataSet:
     """A named data set. `mean` and `std` are per channel on the 0..1 scale.
 
-    `validation` is None if the data set has no validation part.
+    `validation` is None if the data set has no validation part. `fit` says how image files of another shape get the
+    size of the data set, a key of `FITS`. `notes` are messages for a user who trains on it. `files` is None if the
+    images are not read from single files.
     """
 
     name: str
@@ -52,6 +74,17 @@ class DataSet:
     citation: str
     digest: str
     validation: Images | None = None
+    fit: str = DEFAULT_FIT
+    notes: tuple[str, ...] = ()
+    files: ImageFiles | None = None
+
+    def __repr__(self) -> str:
+        parts = {"training": self.train, "validation": self.validation, "test": self.test}
+        counts = ", ".join(f"{len(part):,} {name}" for name, part in parts.items() if part is not None)
+        height, width = self.image_size
+        return (
+            f"<DataSet {self.name}: {counts} images of {height}x{width}x{self.channels}, {len(self.classes)} classes>"
+        )
 
     @property
     def image_size(self) -> tuple[int, int]:

@@ -76,6 +76,7 @@ class Loader:
         self.classes = classes or int(images.labels.max()) + 1
         if augment:
             augment.check_classes(self.classes)
+            augment.check_size(*images.images.shape[2:])
 
     def __len__(self) -> int:
         """The number of batches in an epoch, the same for every rank."""

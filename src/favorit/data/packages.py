@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from favorit.data.download import SourceError, print_fetching
-from favorit.display import Display
+from favorit.display import Display, SafeConsole
 
 CLIENT_TIMEOUT = 600.0
 
@@ -97,12 +97,11 @@ def cifar10_from_png(contents: Contents) -> Contents:
 
 def _run(title: str, command: tuple[str, ...], folder: str) -> bytes:
     """The output of a package client; on failure, SourceError with the last line that it wrote."""
-    from rich.console import Console
 
     if shutil.which(command[0]) is None:
         raise SourceError(f"{title}: {command[0]} is not installed")
     try:
-        with Display(Console(stderr=True)) as display:
+        with Display(SafeConsole(stderr=True)) as display:
             display.bar("client", title)
             done = subprocess.run(
                 command, cwd=folder, capture_output=True, timeout=CLIENT_TIMEOUT, check=True, stdin=subprocess.DEVNULL

@@ -1,6 +1,8 @@
-"""Preprocessing of all images, in training, validation and test: `resize(72)|normalise(0.5, 0.5)`.
+"""Preprocessing of all images, in training, validation and test: `letterbox(72)|normalise(0.5, 0.5)`.
 
-x -> (x / 255 - mean) / std, then bilinear resizing
+x -> (x / 255 - mean) / std, then bilinear resizing, cropping or padding
+
+Image files of different sizes are brought to this size when they are read (`read_spec`).
 """
 
 from __future__ import annotations
@@ -10,29 +12,32 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
+from favorit.data.fit import fit_tensor
 from favorit.errors import FavoritError
-from favorit.spec import PositiveFloat, PositiveInt, Registry, parse_pattern
+from favorit.spec import PositiveFloat, PositiveInt, Registry, Spec, parse_pattern
 
 
 @dataclass(frozen=True)
 class Preprocess:
-    """uint8 (B, C, H, W) -> normalized float32. `mean` and `std` are per channel; `size` is (height, width)."""
+    """uint8 (B, C, H, W) -> normalized float32. `mean` and `std` are per channel; `size` is (height, width).
+
+    `fit` says how images of another shape fill `size`: a key of `FITS`.
+    """
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
     size: tuple[int, int] | None = None
+    fit: str = "resize"
 
     def __call__(self, images: Tensor) -> Tensor:
         scale = torch.tensor([1 / (255 * std) for std in self.std])[:, None, None]
         shift = torch.tensor([-mean / std for mean, std in zip(self.mean, self.std, strict=True)])[:, None, None]
         values = images.float().mul_(scale).add_(shift)
-        if self.size is None or tuple(images.shape[2:]) == self.size:
+        if self.size is None:
             return values
         # Resizing and normalization commute. Normalizing first costs less if the image is enlarged.
-        shrinks = self.size[0] < images.shape[2] or self.size[1] < images.shape[3]
-        return F.interpolate(values, self.size, mode="bilinear", antialias=shrinks, align_corners=False)
+        return fit_tensor(values, self.fit, self.size, shift.flatten())
 
     @property
     def mean_color(self) -> Tensor:
@@ -49,6 +54,7 @@ class _Change:
     """The fields of Preprocess that one step sets."""
 
     size: tuple[int, int] | None = None
+    fit: str | None = None
     mean: float | tuple[float, ...] | None = None
     std: float | tuple[float, ...] | None = None
 
@@ -58,11 +64,29 @@ PREPROCESSES: Registry[_Change] = Registry("preprocessing step")
 
 @PREPROCESSES.register("resize")
 def resize(height: PositiveInt, width: PositiveInt | None = None) -> _Change:
-    """Bilinear resizing to `height` x `width` pixels, square without `width`.
+    """Bilinear resizing to `height` x `width` pixels, square without `width`; images of another shape are squeezed.
 
     Source: common practice.
     """
-    return _Change(size=(height, width or height))
+    return _Change((height, width or height), "resize")
+
+
+@PREPROCESSES.register("crop")
+def crop(height: PositiveInt, width: PositiveInt | None = None) -> _Change:
+    """Resizing until the image covers `height` x `width` pixels, then a center crop: the aspect ratio is kept.
+
+    Source: common practice.
+    """
+    return _Change((height, width or height), "crop")
+
+
+@PREPROCESSES.register("letterbox")
+def letterbox(height: PositiveInt, width: PositiveInt | None = None) -> _Change:
+    """Resizing until the image fits into `height` x `width` pixels, then black borders: the whole image is kept.
+
+    Source: common practice.
+    """
+    return _Change((height, width or height), "letterbox")
 
 
 @PREPROCESSES.register("normalise", alias="normalize")
@@ -83,13 +107,12 @@ def build_preprocess(text: str | None, mean: Sequence[float], std: Sequence[floa
 
     The length of `mean` is the number of channels.
     """
+    size_step(text)
     result = Preprocess(tuple(mean), tuple(std))
-    if text is None or not text.strip() or text.strip() == "none":
-        return result
-    for spec in parse_pattern(text):
+    for spec in _steps(text):
         change = PREPROCESSES.build(spec)
-        if change.size is not None:
-            result = replace(result, size=change.size)
+        if change.size is not None and change.fit is not None:
+            result = replace(result, size=change.size, fit=change.fit)
         if change.mean is not None and change.std is not None:
             result = replace(
                 result,
@@ -97,6 +120,20 @@ def build_preprocess(text: str | None, mean: Sequence[float], std: Sequence[floa
                 std=_channels(change.std, len(std), str(spec)),
             )
     return result
+
+
+def size_step(text: str | None) -> Spec | None:
+    """The step of a preprocessing spec that sets the size of images; None if there is none, an error if several."""
+    steps = [spec for spec in _steps(text) if PREPROCESSES.build(spec).size is not None]
+    if len(steps) > 1:
+        raise FavoritError(
+            f"data.preprocess={text!r} has {len(steps)} sizes: keep one; crop and letterbox scale the image themselves"
+        )
+    return steps[0] if steps else None
+
+
+def _steps(text: str | None) -> list[Spec]:
+    return [] if text is None or text.strip() in ("", "none") else parse_pattern(text)
 
 
 def _channels(value: float | tuple[float, ...], channels: int, where: str) -> tuple[float, ...]:

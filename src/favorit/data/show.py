@@ -1,5 +1,5 @@
-"""The content of a data set's overview picture: samples by class, augmentation steps on one image, that image
-normalized and channel by channel, channel histograms, patches. `show_figure` draws it.
+"""The content of a data set's overview picture: samples by class, augmentation steps on one image, that image in its
+file, normalized and channel by channel, channel histograms, patches. `show_figure` draws it, `show_text` describes it.
 """
 
 from __future__ import annotations
@@ -7,10 +7,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from favorit.data.augment import AUGMENTS, Augment, Stage
+from favorit.data.fit import WHOLE, fit_loss, kept_box
+from favorit.data.image_files import open_upright
 from favorit.data.images import DataSet, Images
 from favorit.data.preprocess import Preprocess
 from favorit.errors import FavoritError
@@ -19,6 +22,7 @@ from favorit.spec import parse_pattern
 CLASSES_SHOWN = 10
 SAMPLES_SHOWN = 10
 IMAGES_COUNTED = 5000
+FILE_SIDE = 256
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,8 @@ class Picture:
 
     samples         (class, images uint8 (n, C, H, W))
     steps           (augmentation step, image uint8 (C, H, W)), the original first
+    file            (size, uint8 (3, h, w)), the original in its file, with pale pixels where it is cut off; None if it
+                    keeps its shape
     normalized      float (C, H, W), the original after (x - mean) / std
     histograms      (C, 256), each row sums to 1
     patches         uint8 (rows, columns, C, p, p)
@@ -39,17 +45,18 @@ class Picture:
     normalized: Tensor
     histograms: Tensor
     patches: Tensor
+    file: tuple[str, Tensor] | None = None
 
 
 def picture(dataset: DataSet, augment: str | None = None, patch: int | None = None, seed: int = 0) -> Picture:
     """The picture of some training images. The defaults of `augment` and `patch` depend on the image size."""
     height, width = dataset.image_size
     side = min(height, width)
-    augment = augment or f"crop({max(1, side // 8)})|flip|rotate(15)|cutout({max(2, side // 4)})|mixup(1.0)"
+    augment = augment or _default_augment(side)
     patch = patch or _patch_size(side)
     if not 1 <= patch <= side:
         raise FavoritError(f"patch={patch} is not valid: 1..{side} for images of {height}x{width}")
-    order = torch.randperm(len(dataset.train), generator=torch.Generator().manual_seed(seed))
+    order = torch.randperm(len(dataset.train), generator=torch.Generator().manual_seed(seed % 2**63))
     shown = dataset.classes[:CLASSES_SHOWN]
     images, labels = dataset.train.images, dataset.train.labels[order]
     samples = tuple((name, images[order[labels == number][:SAMPLES_SHOWN]]) for number, name in enumerate(shown))
@@ -58,6 +65,7 @@ def picture(dataset: DataSet, augment: str | None = None, patch: int | None = No
     stages = [(str(spec), AUGMENTS.build(spec)) for spec in parse_pattern(augment)]
     chosen = _changed_by_all([stage for _, stage in stages], dataset, order)
     original = images[chosen]
+    file = _in_its_file(dataset, chosen)
     return Picture(
         title=f"{dataset.name}: {len(dataset.classes)} classes, {height} x {width} x {dataset.channels}, "
         f"{len(dataset.train):,} training and {len(dataset.test):,} test images",
@@ -67,7 +75,14 @@ def picture(dataset: DataSet, augment: str | None = None, patch: int | None = No
         normalized=Preprocess(dataset.mean, dataset.std)(original[None])[0],
         histograms=histograms,
         patches=original.unfold(1, patch, patch).unfold(2, patch, patch).permute(1, 2, 0, 3, 4).contiguous(),
+        file=file,
     )
+
+
+def _default_augment(side: int) -> str:
+    """Steps that change an image visibly. An image of one pixel cannot be cropped."""
+    crop = f"crop({max(1, side // 8)})|" if side > 1 else ""
+    return f"{crop}flip|rotate(15)|cutout({min(side, max(2, side // 4))})|mixup(1.0)"
 
 
 def _patch_size(side: int) -> int:
@@ -77,10 +92,37 @@ def _patch_size(side: int) -> int:
 
 
 def _changed_by_all(stages: list[Stage], dataset: DataSet, order: Tensor) -> int:
-    """The first sample in `order` with a class that no step excludes; `order[0]` if there is no such sample."""
-    Augment(stages).check_classes(len(dataset.classes))
+    """The first sample in `order` with a class that no step excludes, if possible one whose file has another shape;
+    `order[0]` if there is no such sample.
+    """
+    augment = Augment(stages)
+    augment.check_classes(len(dataset.classes))
+    augment.check_size(*dataset.image_size)
     changed = torch.stack([stage.changes(dataset.train.labels[order]) for stage in stages]).all(0)
-    return int(order[int(changed.int().argmax())])
+    fitted = torch.tensor([_loses(dataset, index) for index in order.tolist()])
+    both = changed & fitted
+    return int(order[int((both if both.any() else changed).int().argmax())])
+
+
+def _loses(dataset: DataSet, index: int) -> bool:
+    """True if the image does not have the shape of its file."""
+    return dataset.files is not None and fit_loss(dataset.fit, dataset.files.sizes[index], dataset.image_size) != WHOLE
+
+
+def _in_its_file(dataset: DataSet, index: int) -> tuple[str, Tensor] | None:
+    """(size, image) of a training image in its file, with pale pixels where it is cut off; None if nothing changes."""
+    if dataset.files is None or not _loses(dataset, index):
+        return None
+    height, width = dataset.files.sizes[index]
+    shown = open_upright(dataset.files.root / dataset.files.train[index])
+    shown.thumbnail((FILE_SIDE, FILE_SIDE))
+    pixels = torch.from_numpy(np.asarray(shown).copy()).permute(2, 0, 1)
+    left, top, right, bottom = (
+        round(edge * shown.width / width) for edge in kept_box(dataset.fit, (height, width), dataset.image_size)
+    )
+    kept = torch.zeros(pixels.shape[1:], dtype=torch.bool)
+    kept[top:bottom, left:right] = True
+    return f"file {width}x{height}", torch.where(kept, pixels, 160 + pixels // 8 * 3)
 
 
 def _steps(

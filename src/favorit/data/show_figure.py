@@ -38,11 +38,12 @@ def draw(content: Picture) -> altair.HConcatChart:
     import altair as alt
 
     found = views(content)
-    columns = max(len(content.steps), len(found))
+    steps = [*([content.file] if content.file else []), *content.steps]
+    columns = max(len(steps), len(found))
     step = min(ROW_WIDTH / columns, ROW_HEIGHT * 1.15)
     rows = [
         picture_row([(name, _pixels(image)) for name, image in images], step, ROW_HEIGHT, columns, title)
-        for title, images in (("Steps of augmentation", content.steps), ("Views of the original", found))
+        for title, images in (("Steps of augmentation", steps), ("Views of the original", found))
     ]
     lower = alt.hconcat(_draw_histograms(content), _draw_patches(content), spacing=30)
     right = alt.vconcat(*rows, lower.resolve_scale(color="independent")).resolve_scale(color="independent")

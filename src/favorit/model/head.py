@@ -11,6 +11,7 @@ from typing import Annotated
 from pydantic import Field
 from torch import Tensor, nn
 
+from favorit.allocation import within_memory
 from favorit.errors import FavoritError
 from favorit.spec import PositiveInt, Registry
 
@@ -29,7 +30,7 @@ class Head(nn.Module, ABC):
         """Logits."""
 
 
-HEADS: Registry[Head] = Registry("head", context=("dim", "classes", "tokens", "dropout"))
+HEADS: Registry[Head] = Registry("head", context=("dim", "classes", "tokens", "dropout"), within=within_memory)
 
 
 @HEADS.register("cls")

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from itertools import groupby
 
 from favorit.attention import MIXERS
-from favorit.errors import FavoritError, unknown
+from favorit.errors import FavoritError, unknown_component
 from favorit.spec import Spec, parse_pattern
 
 STANDARD = Spec("softmax")
@@ -35,7 +35,7 @@ def layers(layout: str, performer: str, depth: int) -> list[Spec]:
     pattern = parse_pattern(layout)
     for spec in pattern:
         if spec.name not in MIXERS:
-            raise unknown("layout or mixer", spec.name, [*LAYOUTS, *MIXERS])
+            raise unknown_component("layout or mixer", spec.name, [*LAYOUTS, *MIXERS])
     if depth % len(pattern):
         raise FavoritError(
             f"layout={layout!r} does not fit depth={depth}: the pattern has {len(pattern)} layers, "
@@ -48,5 +48,17 @@ def shorten(mixers: list[Spec]) -> str:
     """The shortest pattern for these layers: one period, with repeated mixers written as `mixer*count`."""
     texts = [str(spec) for spec in mixers]
     period = next(n for n in range(1, len(texts) + 1) if len(texts) % n == 0 and texts == texts[:n] * (len(texts) // n))
-    runs = [(text, len(list(group))) for text, group in groupby(texts[:period])]
+    return write_out(mixers[:period])
+
+
+def write_out(mixers: list[Spec]) -> str:
+    """A pattern of all these layers, with mixers that follow each other written as `mixer*count`."""
+    runs = [(text, len(list(group))) for text, group in groupby(map(str, mixers))]
     return "|".join(text if count == 1 else f"{text}*{count}" for text, count in runs)
+
+
+def tiled(layout: str, performer: str, depth: int) -> str | None:
+    """The layers of a pattern of several mixers that is shorter than the depth; None for other layouts."""
+    if layout.strip() in LAYOUTS or not 1 < len(parse_pattern(layout)) < depth:
+        return None
+    return write_out(layers(layout, performer, depth))

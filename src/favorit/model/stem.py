@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 from pydantic import BeforeValidator, Field
 from torch import Tensor, nn
 
+from favorit.allocation import within_memory
 from favorit.errors import FavoritError
 from favorit.grids import Grid
 from favorit.model.activation import Activation, activation
-from favorit.spec import PositiveInt, Probability, Registry
+from favorit.spec import Pixels, Probability, Registry, Width
 
-Channels = Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
+Channels = Annotated[tuple[Width, ...], Field(min_length=1)]
 PatchSize = Annotated[
-    tuple[PositiveInt, PositiveInt], BeforeValidator(lambda size: (size, size) if isinstance(size, int) else size)
+    tuple[Pixels, Pixels], BeforeValidator(lambda size: (size, size) if isinstance(size, int) else size)
 ]
 
 
@@ -41,7 +42,7 @@ class Stem(nn.Module, ABC):
         return self.embed(images), grid
 
 
-STEMS: Registry[Stem] = Registry("stem", context=("image_channels", "dim", "image_size"))
+STEMS: Registry[Stem] = Registry("stem", context=("image_channels", "dim", "image_size"), within=within_memory)
 
 
 @STEMS.register("patch")
@@ -121,9 +122,9 @@ class Conv(Stem):
         image_size: Grid,
         channels: Channels = (64, 128, 256),
         act: Activation = "relu",
-        pool: Annotated[str, Field(pattern="^(last|each)$")] = "last",
+        pool: Literal["last", "each"] = "last",
         tokens: Annotated[int, Field(ge=1, le=1)] | None = None,
-        width: PositiveInt | None = None,
+        width: Width | None = None,
         dropout: Probability = 0.0,
     ) -> None:
         super().__init__()
@@ -212,7 +213,7 @@ class ResNet(Stem):
         image_channels: int,
         dim: int,
         channels: Channels = (64, 128),
-        blocks: PositiveInt = 1,
+        blocks: Annotated[int, Field(ge=1, le=100, strict=True)] = 1,
         act: Activation = "relu",
     ) -> None:
         super().__init__()

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from favorit import seeds
+from favorit.allocation import within_memory
 from favorit.attention import Attention, Kernel, build_mixer
 from favorit.config import ModelConfig
 from favorit.errors import FavoritError
@@ -24,6 +25,7 @@ from favorit.model.layout import layers
 from favorit.model.presets import preset
 from favorit.model.stem import STEMS
 from favorit.position import Absolute, QueryKeyPosition, build_position
+from favorit.tensors import check_tensor
 
 
 class ViT(nn.Module):
@@ -35,6 +37,8 @@ class ViT(nn.Module):
 
     def __init__(self, config: ModelConfig, seed: int) -> None:
         super().__init__()
+        if not isinstance(config, ModelConfig):
+            raise FavoritError(f"ViT needs a ModelConfig, not {config!r}: create_model(...) builds presets")
         self.config = config
         mixers = layers(config.layout, config.performer, config.depth)
         self.stem = STEMS.build(
@@ -95,10 +99,9 @@ class ViT(nn.Module):
 
     def features(self, images: Tensor, num_queries: int | None = None) -> Tensor:
         """(B, prefix + N, C): the tokens after the last block, or the first `num_queries` of them."""
-        if images.ndim != 4 or images.shape[1] != self.config.channels:
-            raise FavoritError(
-                f"images of shape {tuple(images.shape)} are not valid: expected (B, {self.config.channels}, H, W)"
-            )
+        weight = next(self.stem.parameters(), None)
+        hint = ": favorit.load(run).predict(...) takes files and raw images"
+        check_tensor("images", images, ("B", self.config.channels, "H", "W"), weight=weight, hint=hint)
         x, grid = self.stem(images)
         prefix = self.head.prefix
         if self.class_token is not None:
@@ -183,14 +186,20 @@ def initialize(model: nn.Module) -> None:
 
 
 def create_model(preset_or_config: str | ModelConfig, *, seed: int | None = None, **overrides: Any) -> ViT:
-    """The model of a preset or configuration, with fields overridden: `create_model("vit-64", layout="intertwined")`.
+    """The model of a preset or configuration, with fields overridden.
 
-    The same seed gives the same model. Without a seed, one is drawn from torch's global generator, so
-    `torch.manual_seed` determines the model.
+    Args:
+        preset_or_config: The name of a preset (`favorit list presets`), or a ModelConfig.
+        seed: The same seed gives the same model. Without a seed, one is drawn from torch's global generator, so
+            `torch.manual_seed` determines the model.
+        overrides: Fields of ModelConfig: `layout`, `performer`, `position`, `image_size`, `classes`, `dim`, ...
+
+    Example:
+        model = favorit.create_model("vit-64", layout="performer_first", performer="relu(m=128)", classes=100)
     """
     config = preset(preset_or_config) if isinstance(preset_or_config, str) else preset_or_config
     if not isinstance(config, ModelConfig):
         raise FavoritError(f"create_model needs the name of a preset or a ModelConfig, not {type(config).__name__}")
-    seed = seeds.fresh() if seed is None else seed
-    with seeds.global_stream(seed, "init"):
+    seed = seeds.chosen(seed)
+    with seeds.global_stream(seed, "init"), within_memory("this model"):
         return ViT(config.replace(**overrides), seed)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
+from favorit.allocation import within_memory
 from favorit.grids import Grid
 from favorit.spec import Registry, parse_sum
 
@@ -39,7 +40,7 @@ class QueryKeyPosition(Position):
 
 
 POSITIONS: Registry[Position] = Registry(
-    "position", context=("dim", "heads", "head_dim", "grid", "prefix", "layer", "seed")
+    "position", context=("dim", "heads", "head_dim", "grid", "prefix", "layer", "seed"), within=within_memory
 )
 
 # The table size of a learned position whose grid is unknown when it is built. It is interpolated to the actual grid.

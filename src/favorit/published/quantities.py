@@ -117,7 +117,7 @@ def class_score(score: str, label: int | None) -> Ours:
 
     def ours(result: Result, epochs: Epochs) -> float | None:
         scores = result.get("test", {}).get(score)
-        if not scores:
+        if not scores or (label is not None and label >= len(scores)):
             return None
         return 100 * (sum(scores) / len(scores) if label is None else scores[label])
 

@@ -26,6 +26,7 @@ from favorit.published.quantities import (
 FLAGS = {
     "augmented-test": "test images are augmented like training images",
     "called-validation": "the report calls it validation accuracy; we treat it as test accuracy",
+    "edited": "config.json was edited after training started: the result may belong to another configuration",
     "last-epoch": "accuracy of the last epoch",
     "mixed-precision": "trained in mixed precision",
     "naive-softmax": "softmax is the naive form, not a fused kernel",

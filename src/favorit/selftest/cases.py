@@ -50,6 +50,7 @@ MIXERS: dict[str, Case] = {
         ("none",),
         {
             "other_number_of_queries": "query i returns value i, so it needs a key i",
+            "no_keys_give_zeros": "query i returns value i, so it needs a key i",
             "mask_equals_removal": "a masked token has no other key, so its output is zero",
             "causal_equals_prefixes": "it has no causal form: a query sees only its own token",
             "later_key_changes_nothing": "it has no causal form",
@@ -64,6 +65,7 @@ MIXERS: dict[str, Case] = {
             "permutation_equivariant": "the projection depends on the order of the tokens",
             "single_token_is_its_value": "the single value is still multiplied by a learned matrix",
             "mask_equals_removal": "the number of tokens is fixed: a masked key is projected as zero",
+            "no_keys_give_zeros": "the number of tokens is fixed",
             "causal_equals_prefixes": "a projected key mixes all positions, so causal=True is rejected",
             "later_key_changes_nothing": "a projected key mixes all positions, so causal=True is rejected",
         },

@@ -15,6 +15,15 @@ from torch import Tensor
 from favorit.attention.mixer import UnprojectedTokens
 from favorit.selftest.cases import MIXERS, RAW, Case
 from favorit.selftest.devices import CPU, Device
+from favorit.selftest.extremes import (
+    all_masked_gives_zeros,
+    empty_batch_passes,
+    finite_at_any_norm,
+    finite_in_the_stated_range,
+    mask_equals_removal,
+    masked_keys_may_be_undefined,
+    no_keys_give_zeros,
+)
 from favorit.selftest.inputs import BATCH, HEADS, Build, gradients, has_causal
 
 TOKENS = (1, 49, 63, 65, 197)
@@ -113,16 +122,6 @@ def inference_equals_training(build: Build, device: Device = CPU) -> None:
             assert all(torch.equal(x, y) for x, y in zip(inputs, before, strict=True))
 
 
-def empty_batch_passes(build: Build, device: Device = CPU) -> None:
-    """A batch without images works. With several processes, one may get no images at the end of an epoch."""
-    for causal in {False, has_causal(build)}:
-        mixer = build(head_dim=4, tokens=9, causal=causal)
-        inputs = [x[:0].detach().requires_grad_() for x in device.tensors(9, 4)]
-        out = mixer(*inputs)
-        assert out.shape == (0, HEADS, 9, 4)
-        assert all(gradient.shape == x.shape for x, gradient in zip(inputs, gradients(out, *inputs), strict=True))
-
-
 def autocast_keeps_fp64(build: Build, device: Device = CPU) -> None:
     """Autocast does not change fp64, as in torch."""
     mixer = build(head_dim=4, tokens=9).double()
@@ -178,65 +177,6 @@ def batch_independent(build: Build, device: Device = CPU) -> None:
         device.assert_close(together[:1], alone, 1e-6)
 
 
-def mask_equals_removal(build: Build, device: Device = CPU) -> None:
-    """Masking a key equals removing it, even if the key is large: outputs and gradients."""
-    n, kept = 70, 41
-    q, k, v = device.tensors(n, 16)
-    keep = torch.randperm(n, generator=torch.Generator().manual_seed(4))[:kept].sort().values.to(device.type)
-    mask = torch.zeros(BATCH, n, dtype=torch.bool, device=device.type)
-    mask[:, keep] = True
-    large = torch.where(mask[:, None, :, None], k, 40 * k)
-    mixer = build(head_dim=16, tokens=n)
-    masked, removed = mixer(q, large, v, key_mask=mask), mixer(q, k[:, :, keep], v[:, :, keep])
-    device.assert_close(masked, removed, 1e-5)
-    device.assert_close(mixer.weights(q, large, key_mask=mask) @ v, masked, 1e-5)
-    for actual, expected in zip(gradients(masked, q, v), gradients(removed, q, v), strict=True):
-        device.assert_close(actual, expected, 1e-4)
-
-
-def all_masked_is_finite(build: Build, device: Device = CPU) -> None:
-    """If all keys of an image are masked, outputs and gradients are finite, and forward equals the explicit weights."""
-    mask = torch.ones(BATCH, 9, dtype=torch.bool, device=device.type)
-    mask[0] = False
-    for length in (1.0, 1e3):
-        for causal in {False, has_causal(build)}:
-            q, k, v = (length * x.detach() for x in device.tensors(9, 16))
-            q, k, v = q.requires_grad_(), k.requires_grad_(), (v / length).detach().requires_grad_()
-            mixer = build(head_dim=16, tokens=9, causal=causal)
-            out = mixer(q, k, v, key_mask=mask)
-            device.assert_close(out, mixer.weights(q, k, key_mask=mask) @ v, 1e-5)
-            device.assert_close(out[1:], mixer(q[1:], k[1:], v[1:]), 1e-5)
-            assert all(g.isfinite().all() for g in gradients(out, q, k, v))
-
-
-def finite_at_any_norm(build: Build, device: Device = CPU) -> None:
-    """Outputs and gradients are finite for norms from 1e-4 to 1e4, in fp32 and under bf16 and fp16 autocast."""
-    norms = (1e-4, 1.0, 1e2, 1e4)
-    # Projections of tokens [k, v]: the first half of a token is the key of every head, the second half its value.
-    halves = torch.eye(32, device=device.type).view(2, 1, 16, 32).expand(2, HEADS, 16, 32)
-    for dtype in (None, *device.half):
-        for norm_q in norms:
-            for norm_k in norms:
-                for causal in {False, has_causal(build)}:
-                    mixer = build(head_dim=16, tokens=65, causal=causal)
-                    q, k, v = device.tensors(65, 16)
-                    q_scaled, k_scaled = (
-                        norm * x / x.norm(dim=-1, keepdim=True) for norm, x in ((norm_q, q), (norm_k, k))
-                    )
-                    with torch.autocast(device.type, dtype=dtype or device.half[0], enabled=dtype is not None):
-                        out = mixer(q_scaled, k_scaled, v)
-                        read = mixer.read(
-                            q_scaled[:, :, :1],
-                            UnprojectedTokens(torch.cat([k_scaled[:, 0], v[:, 0]], -1), halves, None),
-                        )
-                    where = f"autocast {dtype}, |q| {norm_q}, |k| {norm_k}, causal {causal}"
-                    assert out.isfinite().all(), where
-                    assert read.isfinite().all(), f"read, {where}"
-                    both = out.float().sum() + read.float().sum()
-                    for g in torch.autograd.grad(both, (q, k, v, *mixer.parameters()), allow_unused=True):
-                        assert g is None or g.isfinite().all(), f"gradient, {where}"
-
-
 def state_round_trips(build: Build, device: Device = CPU) -> None:
     """The state dictionary contains everything the output depends on, including random features."""
     q, k, v = device.tensors(65, 16)
@@ -290,6 +230,7 @@ MIXER_CHECKS: dict[str, Check] = {
         read_equals_forward,
         inference_equals_training,
         empty_batch_passes,
+        no_keys_give_zeros,
         autocast_keeps_fp64,
         rows_sum_to_one,
         non_negative,
@@ -298,8 +239,10 @@ MIXER_CHECKS: dict[str, Check] = {
         permutation_equivariant,
         batch_independent,
         mask_equals_removal,
-        all_masked_is_finite,
+        all_masked_gives_zeros,
+        masked_keys_may_be_undefined,
         finite_at_any_norm,
+        finite_in_the_stated_range,
         state_round_trips,
         same_seed_same_mixer,
         causal_equals_prefixes,

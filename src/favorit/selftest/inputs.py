@@ -27,10 +27,10 @@ def builder(text: str, limits: Limits | None = None) -> Build:
     """
     spec = parse(text)
 
-    def build(*, causal: bool = False, seed: int = 0, **shape: Any) -> Mixer:
+    def build(*, causal: bool = False, seed: int = 0, heads: int = HEADS, **shape: Any) -> Mixer:
         torch.manual_seed(seed)
         kwargs = {**spec.kwargs, "causal": True} if causal else spec.kwargs
-        mixer = build_mixer(Spec(spec.name, spec.args, kwargs), heads=HEADS, seed=seed, **shape)
+        mixer = build_mixer(Spec(spec.name, spec.args, kwargs), heads=heads, seed=seed, **shape)
         if limits is not None:
             mixer.limits = limits
         return mixer

@@ -38,7 +38,7 @@ def step_losses(precision: str, device: Device) -> list[float]:
 
     config = {**CONFIG, "train": {**CONFIG["train"], "precision": precision}}
     with tempfile.TemporaryDirectory() as folder:
-        train(config, out=folder, accelerator=device.type, listen=listen)
+        train(config, out=folder, accelerator=device.type, listen=listen, progress=False)
     return losses
 
 

@@ -18,10 +18,10 @@ from typing import Any
 
 from favorit.errors import FavoritError, check_positive
 from favorit.process import worker_settings
+from favorit.source import Source, error_line
 from favorit.study.join import cluster_slots, joined, node_name, resources
 from favorit.study.local import TRIES
 from favorit.study.node import Failed, Message, Order, work
-from favorit.study.source import Source, error_line
 from favorit.study.tasks import Began, Ended, EpochDone, Task, TaskEvent, Unfinished
 from favorit.study.transfer import read_contents, write_contents
 from favorit.training.events import Begin, End, Epoch
@@ -44,14 +44,14 @@ def cluster(
     gpus: float | None = None,
     hours: float | None = None,
     checkpoint_seconds: float = 60.0,
-    source: Source | None = None,
+    sources: tuple[Source, ...] = (),
 ) -> Generator[TaskEvent, None, None]:
     """Trains tasks on the Ray cluster at `address`: HOST:PORT, `auto` (the cluster of this machine), or `local` (a
     private one on this machine).
 
     Each run uses `cpus` CPUs and as many threads, and `gpus` GPUs (default: one if the cluster has any and the
     accelerator may use it). After `hours` hours no run starts, and running ones stop at their next checkpoint.
-    The study's file, `source`, is sent to the nodes and imported there.
+    The files `sources` are sent to the nodes and imported there.
     """
     check_positive(cpus=cpus)
     if gpus is not None and (gpus < 0 or (gpus > 1 and gpus % 1)):
@@ -65,7 +65,7 @@ def cluster(
             accelerator=accelerator,
             wanted=resources(ray, cpus, gpus, accelerator),
             checkpoint_seconds=checkpoint_seconds,
-            source=source,
+            sources=sources,
         )
         driver = _Driver(ray, tasks, Path(out), order, deadline)
         try:

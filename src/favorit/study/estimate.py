@@ -1,6 +1,6 @@
 """Estimates how long runs take from a few training steps of each distinct model and batch size.
 
-A step with b images is modeled as a + c b seconds, and a forward pass alone as c / 3 per image.
+A step with b images is modeled as a + c b seconds (`StepCost`), and a forward pass alone as c / 3 per image.
 """
 
 from __future__ import annotations
@@ -8,62 +8,53 @@ from __future__ import annotations
 import gc
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 from favorit.config import RunConfig
 from favorit.study.tasks import Task
+from favorit.study.timings import StepCost, Timings
 
 FIRST_SIZES = (4, 12)  # batch sizes of the first timed steps: large enough for the slope, small enough for large models
 LONGEST_STEP = 1.0  # seconds: a step with a full batch is timed only if its estimate is at most this
 
 
-def shape(config: RunConfig) -> Any:
-    """The fields of a configuration that determine the time of a step."""
-    return config.model, config.train.batch_size, config.train.optimizer, config.train.precision
-
-
 def estimate(
-    tasks: Iterable[Task],
+    tasks: Sequence[Task],
     images: Mapping[str, tuple[int, int]],
-    *,
-    threads: int,
-    tell: Callable[[Task], None] | None = None,
+    timings: Timings,
+    tell: Callable[[Task, int, int], None] | None = None,
 ) -> dict[str, float]:
-    """Seconds of each task by name, on `threads` threads, without early stopping.
+    """Seconds of each task by name, without early stopping. Times the shapes that `timings` does not have.
 
-    `images` has the number of (training, test) images of each data set. `tell` is called before a new shape is timed.
+    `images` has the number of (training, test) images of each data set. `tell` is called before a shape is timed, with
+    a task that has it, the number of shapes timed before, and the number of shapes to time.
     """
     import torch
 
-    found: dict[str, float] = {}
-    timed: dict[Any, tuple[float, float]] = {}
+    missing = timings.missing(task.config for task in tasks)
     before = torch.get_num_threads()
-    torch.set_num_threads(threads)
+    torch.set_num_threads(timings.threads)
     try:
-        for task in tasks:
-            key = shape(task.config)
-            if key not in timed:
-                if tell is not None:
-                    tell(task)
-                timed[key] = _cost(task.config)
-                gc.collect()
-            found[task.name] = run_seconds(task.config, *images[task.config.data.name], *timed[key])
+        for done, config in enumerate(missing):
+            if tell is not None:
+                tell(next(task for task in tasks if task.config is config), done, len(missing))
+            timings.add(config, _cost(config))
+            gc.collect()
     finally:
         torch.set_num_threads(before)
-    return found
+    return {task.name: run_seconds(task.config, *images[task.config.data.name], timings[task.config]) for task in tasks}
 
 
-def run_seconds(config: RunConfig, train: int, test: int, fixed: float, slope: float) -> float:
-    """Seconds of a run on `train` and `test` images, if a step takes `fixed` seconds and `slope` more per image."""
+def run_seconds(config: RunConfig, train: int, test: int, cost: StepCost) -> float:
+    """Seconds of a run on `train` and `test` images, from the cost of a step."""
     data, options = config.data, config.train
     test = min(data.test_subset or test, test)
     trained = trained_images(config, train)
     validation = min(data.subset or train, train) - trained
     watched = test if options.watch else 0
     steps = -(-trained // options.batch_size)
-    epoch = steps * fixed + trained * slope + (validation + watched) * slope / 3
-    return options.epochs * epoch + test * slope / 3
+    epoch = steps * cost.fixed + trained * cost.slope + (validation + watched) * cost.slope / 3
+    return options.epochs * epoch + test * cost.slope / 3
 
 
 def trained_images(config: RunConfig, train: int) -> int:
@@ -74,8 +65,7 @@ def trained_images(config: RunConfig, train: int) -> int:
     return used - (round(used * share) if share < 1 else int(share))
 
 
-def _cost(config: RunConfig) -> tuple[float, float]:
-    """(a, c): seconds per step, and seconds per image in it."""
+def _cost(config: RunConfig) -> StepCost:
     import torch
     from torch.nn import functional as F
 
@@ -112,4 +102,4 @@ def _cost(config: RunConfig) -> tuple[float, float]:
         whole = seconds(batch, 3)
         slope = max(whole - second, 0.0) / (batch - large)
         fixed = max(whole - slope * batch, 0.0)
-    return fixed, slope
+    return StepCost(fixed, slope)

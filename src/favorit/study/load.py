@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from favorit.errors import FavoritError, unknown
-from favorit.study.source import Source
+from favorit.origins import import_file
 from favorit.study.study import Study
 
 
@@ -25,14 +24,14 @@ def built_in() -> dict[str, str]:
 
 def load_study(name_or_path: str | Path) -> Study:
     """The built-in study of this name, or the STUDY of a Python file."""
+    if not isinstance(name_or_path, str | Path):
+        raise FavoritError(f"a study is a Study, a name or the path of a .py file, not {type(name_or_path).__name__}")
     text, modules = str(name_or_path), built_in()
     if text in modules:
         return _study(importlib.import_module(modules[text]), modules[text])
     if not text.endswith(".py"):
         raise unknown("study (or the path of a .py file with STUDY = ...)", text, modules)
-    source = Source.read(text)
-    study = _study(source.load(), text)
-    return replace(study, source=source.gather())
+    return _study(import_file(text), text)
 
 
 def _study(module: Any, where: str) -> Study:

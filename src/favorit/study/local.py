@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from favorit.errors import check_positive
-from favorit.study.source import Source
+from favorit.source import Source
 from favorit.study.tasks import Ended, EpochDone, Task, TaskEvent, Unfinished
 from favorit.study.worker import Held, Order, work
 from favorit.training.folder import RunFolder
@@ -28,13 +28,13 @@ def local(
     accelerator: str = "auto",
     hours: float | None = None,
     checkpoint_seconds: float = 60.0,
-    source: Source | None = None,
+    sources: tuple[Source, ...] = (),
 ) -> Generator[TaskEvent, None, None]:
     """Trains tasks in `workers` processes. If a worker dies, another worker resumes its task from the checkpoint. A
     task fails after TRIES deaths without a new epoch.
 
     If another process holds the lock of a run, its task waits until the lock is free. After `hours` hours no run
-    starts, and running ones stop at their next checkpoint. Every worker imports the study's file, `source`.
+    starts, and running ones stop at their next checkpoint. Every worker imports the files `sources`.
     """
     import torch
 
@@ -48,7 +48,7 @@ def local(
         workers=min(workers, max(len(tasks), 1)),
         threads=max(1, torch.get_num_threads() // workers),
         deadline=float("inf") if hours is None else time.monotonic() + 3600 * hours,
-        source=source,
+        sources=sources,
     )
     with WorkerPool(threads=order.threads) as pool:
         yield from _Dispatcher(tasks, order, pool).events()

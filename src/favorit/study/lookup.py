@@ -49,6 +49,12 @@ class PublishedAccuracy:
 
 def published_accuracy(config: RunConfig) -> PublishedAccuracy:
     """The published accuracies of the run with this resolved configuration."""
+    from favorit.training.identity import run_id
+
+    try:
+        run_id(config, "")
+    except FavoritError:  # a component of the user's own, which no published run has
+        return PublishedAccuracy()
     try:
         found = [match for name in built_in() for match in _matches(load_study(name), config)]
     except FavoritError as error:
@@ -82,7 +88,7 @@ def _digest(config: RunConfig, recipe: Iterable[str], resolved: RunConfig) -> st
     """A digest of the model, the data set and these recipe fields. Image size, channels and classes come from
     `resolved`.
     """
-    from favorit.training.run import run_id
+    from favorit.training.identity import run_id
 
     sizes = {name: getattr(resolved.model, name) for name in ("image_size", "channels", "classes")}
     kept = nest({name: get_field(config, name) for name in recipe})

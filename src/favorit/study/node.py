@@ -17,8 +17,8 @@ from favorit import __version__
 from favorit.config import RunConfig
 from favorit.errors import FavoritError
 from favorit.machine_lock import training
+from favorit.source import Source, error_line
 from favorit.study.join import node_info, node_slots
-from favorit.study.source import Source, error_line
 from favorit.study.tasks import Task
 from favorit.study.transfer import Contents, read_contents, write_contents
 from favorit.study.worker import DATA_SETS, release_memory
@@ -31,8 +31,8 @@ Item = TypeVar("Item")
 @dataclass(frozen=True)
 class Order:
     """How a node trains tasks. `out` is the driver's folder of runs, `folder` is the driver's working directory, and
-    `data_dir` is a path on the node. `wanted` has the resources of a run, `source` is the study's file, and `version`
-    is the driver's version of favorit.
+    `data_dir` is a path on the node. `wanted` has the resources of a run, `sources` has the files that register
+    components, and `version` is the driver's version of favorit.
     """
 
     out: str
@@ -41,7 +41,7 @@ class Order:
     accelerator: str
     wanted: dict[str, float]
     checkpoint_seconds: float
-    source: Source | None = None
+    sources: tuple[Source, ...] = ()
     version: str = __version__
 
 
@@ -99,8 +99,8 @@ def _train(task: Task, out: str, order: Order, workers: int, emit: Callable[[Eve
 
     torch.set_num_threads(int(order.wanted["CPU"]))  # OpenMP has one setting per thread: set it in this one
     release_memory()
-    if order.source is not None:
-        order.source.load()
+    for source in order.sources:
+        source.load()
     with training() as pause:
 
         def listen(event: Event, config: RunConfig) -> None:
@@ -110,6 +110,8 @@ def _train(task: Task, out: str, order: Order, workers: int, emit: Callable[[Eve
 
         train(
             task.config,
+            name=task.name,
+            study=task.study,
             out=out,
             data_dir=order.data_dir,
             accelerator=order.accelerator,
@@ -117,6 +119,7 @@ def _train(task: Task, out: str, order: Order, workers: int, emit: Callable[[Eve
             workers=workers,
             read=_cached_reader(),
             listen=listen,
+            progress=False,
         )
 
 

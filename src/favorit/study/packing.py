@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from favorit.errors import FavoritError
+from favorit.errors import FavoritError, check_path
 from favorit.files import write_atomically
 from favorit.training.find import open_run, stored_runs
 from favorit.training.packed import SUFFIX, PackedRun, packed_bytes
@@ -52,6 +52,7 @@ def pack_all(folder: str | Path, to: str | Path) -> Iterator[Packed]:
 
 def create_pack_folder(to: str | Path) -> Path:
     """The folder for packed runs; creates it."""
+    check_path("the folder for packed runs", to)
     to = Path(to)
     if to.exists() and not to.is_dir():
         raise FavoritError(f"{to} is a file: give a folder for packed runs (it is created if it does not exist)")

@@ -48,6 +48,9 @@ class Points(Sequence[Changes]):
     """An immutable sequence of points."""
 
     def __init__(self, *points: Changes) -> None:
+        for point in points:
+            if not isinstance(point, Mapping):
+                raise FavoritError(f"a point is a dictionary such as {{'model.dim': 64}}, not {point!r}")
         self._points = tuple(MappingProxyType(dict(point)) for point in points)
         check_fields(dict.fromkeys(field for point in self._points for field in point))
 
@@ -68,6 +71,7 @@ class Points(Sequence[Changes]):
         return f"<{len(self)} points>"
 
     def __add__(self, others: Points) -> Points:
+        _check_points(others, "+")
         keys = set(map(key, self))
         for point in others:
             if key(point) in keys:
@@ -77,17 +81,33 @@ class Points(Sequence[Changes]):
         return Points(*self, *others)
 
     def __or__(self, others: Points) -> Points:
+        _check_points(others, "|")
         keys = set(map(key, self))
         return Points(*self, *(point for point in others if key(point) not in keys))
 
     def __mul__(self, others: Points) -> Points:
+        _check_points(others, "*")
         if common := {field for point in self for field in point} & {field for point in others for field in point}:
             raise FavoritError(f"{', '.join(sorted(common))} is on both sides of *: a point has one value per field")
         return Points(*({**one, **other} for one in self for other in others))
 
     def where(self, holds: Callable[[Changes], bool]) -> Points:
         """The points for which `holds` returns true. Use `point.get` for fields that only some points have."""
-        return Points(*(point for point in self if holds(point)))
+        if not callable(holds):
+            raise FavoritError(
+                f"where needs a function of a point, such as lambda point: point['seed'] < 2, not {holds!r}"
+            )
+        try:
+            return Points(*(point for point in self if holds(point)))
+        except KeyError as error:
+            raise FavoritError(f"where: a point has no field {error}: use point.get({error}, default)") from None
+
+
+def _check_points(others: object, operator: str) -> None:
+    if not isinstance(others, Points):
+        raise FavoritError(
+            f"points {operator} {others!r}: the right side must be Points, from product, zipped or Points"
+        )
 
 
 def product(fields: Mapping[str, Sequence[Any]] | None = None, /, **more: Sequence[Any]) -> Points:
@@ -106,6 +126,8 @@ def zipped(fields: Mapping[str, Sequence[Any]] | None = None, /, **more: Sequenc
 
 
 def _lists(fields: Mapping[str, Sequence[Any]] | None, more: Mapping[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
+    if not isinstance(fields, Mapping | None):
+        raise FavoritError(f"give a dictionary of fields, such as {{'model.dim': [64, 128]}}, not {fields!r}")
     lists = {**(fields or {}), **more}
     for field, values in lists.items():
         if isinstance(values, str) or not isinstance(values, Sequence):

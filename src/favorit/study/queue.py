@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import groupby
 from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Any, NamedTuple
@@ -22,15 +21,16 @@ from pydantic import BeforeValidator
 
 from favorit.config import Config, RunConfig
 from favorit.errors import FavoritError
+from favorit.files import read_yaml
 from favorit.locks import try_hold
 from favorit.spec import NonNegativeInt
-from favorit.study.estimate import shape, trained_images
+from favorit.study.estimate import trained_images
 from favorit.study.load import load_study
 from favorit.study.plan import make_plan, stored_digests
 from favorit.study.runner import Report, choose_backend, prepare, survey, train_tasks
-from favorit.study.source import Source
 from favorit.study.study import FULL, Options
 from favorit.study.tasks import Ended, Task, TaskEvent
+from favorit.study.timings import shape
 
 
 def _as_list(value: Any) -> Any:
@@ -149,14 +149,7 @@ class Queue:
 
 def read_queue(path: str | Path) -> tuple[list[QueueEntry], list[str]]:
     """The entries of a queue file, and one line for each invalid one."""
-    import yaml
-
-    try:
-        rows = yaml.safe_load(Path(path).read_text())
-    except OSError as error:
-        raise FavoritError(f"queue {path}: {(error.strerror or str(error)).lower()}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise FavoritError(f"queue {path} is not YAML: {' '.join(str(error).split())}") from None
+    rows = read_yaml(path, f"queue {path}")
     if not isinstance(rows, list):
         raise FavoritError(
             f"queue {path} must be a list of entries such as {{study: hybrids, scale: small, seeds: [0, 1, 2]}}"
@@ -214,17 +207,17 @@ def run_queue(
     runs are kept, because their weights may be needed.
     """
     backend = choose_backend(workers=workers)
-    for source, group in groupby(queue.missing(), key=_source):
-        items = list(group)
-        entries = {task.id: planned for planned, task in items}
-        out = items[0][0].report.out
-        tasks = [task for _, task in items]
-        for event in train_tasks(backend, tasks, queue.update, out, source=source, data_dir=data_dir):
-            planned = entries[event.task.id]
-            yield planned, event
-            is_own = isinstance(event, Ended) and not event.elsewhere
-            if discard and is_own and planned.report.pack_finished(event.task):
-                shutil.rmtree(out / event.task.id, ignore_errors=True)
+    items = queue.missing()
+    if not items:
+        return
+    entries = {task.id: planned for planned, task in items}
+    out = items[0][0].report.out
+    for event in train_tasks(backend, [task for _, task in items], queue.update, out, data_dir=data_dir):
+        planned = entries[event.task.id]
+        yield planned, event
+        is_own = isinstance(event, Ended) and not event.elsewhere
+        if discard and is_own and planned.report.pack_finished(event.task):
+            shutil.rmtree(out / event.task.id, ignore_errors=True)
 
 
 @contextmanager
@@ -244,10 +237,6 @@ def _study_file(study: str, queue: str | Path) -> str:
     """The path of a study file in the queue's folder, or `study` unchanged if that folder has no such file."""
     path = Path(queue).parent / study
     return str(path) if study.endswith(".py") and path.is_file() else study
-
-
-def _source(item: tuple[PlannedEntry, Task]) -> Source | None:
-    return item[0].report.plan.study.source
 
 
 def _images(report: Report, config: RunConfig) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
@@ -9,10 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from favorit.errors import FavoritError
+from favorit.errors import FavoritError, check_path
+from favorit.process import check_accelerator
 from favorit.study.load import load_study
 from favorit.study.packing import create_pack_folder, pack_stored
-from favorit.study.plan import Plan, entries, make_plan, write_index
+from favorit.study.plan import Entry, Plan, entries, make_plan, merge_notes, write_index
 from favorit.study.study import Options, Study
 from favorit.study.tasks import Backend, Ended, Task, TaskEvent, Unfinished
 from favorit.training.find import find_run
@@ -21,7 +23,7 @@ from favorit.training.records import status as run_status
 from favorit.training.stored import has_ended
 
 
-@dataclass
+@dataclass(repr=False)
 class Report:
     """The status of a study by the names of its points: results of complete runs, errors of failed runs, missing tasks.
 
@@ -36,6 +38,16 @@ class Report:
     results: dict[str, dict[str, Any]] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
     missing: dict[str, Task] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        tasks = self.plan.tasks
+        outcomes = {name: f"test {result['test']['accuracy']:.2%}" for name, result in self.results.items()}
+        outcomes |= self.errors
+        head = f"<Report of {self.plan.study.name}: {len(self.results)} of {len(tasks)} points done"
+        failed = f", {len(self.errors)} failed" if self.errors else ""
+        return "\n".join(
+            [f"{head}{failed}>", *(f"{task.name}   {outcomes.get(task.name, 'missing')}" for task in tasks)]
+        )
 
     def update(self, event: TaskEvent) -> None:
         """Records an event of a backend. Writes the error of a failed run to its folder, and packs finished runs."""
@@ -94,9 +106,10 @@ def run(
     interrupted study.
 
     Each finished run is packed into the folder `pack`, if given. Finished runs in `out` or `pack` are skipped.
+    Points that are the same run are trained once, with a warning that names them.
 
     Runs are trained in `workers` local processes, or on the Ray cluster at the address `ray`, where each run uses
-    `cpus` CPUs and `gpus` GPUs. Every process imports the study's file, so that the components it registers are known.
+    `cpus` CPUs and `gpus` GPUs. Every process imports the study's file and other files that registered components.
     A script that defines its own STUDY passes its file: `run(__file__)`.
     """
     report, events = start(
@@ -112,6 +125,8 @@ def run(
         data_dir=data_dir,
         accelerator=accelerator,
     )
+    for note in merge_notes(report.plan.tasks):
+        warnings.warn(note, stacklevel=2)
     with closing(events):
         for event in events:
             if listen is not None:
@@ -137,6 +152,12 @@ def start(
 
     The generator updates the report before it yields an event. Closing the generator stops the workers.
     """
+    check_accelerator(accelerator)
+    check_path("out", out)
+    if not isinstance(options, Options | None):
+        raise FavoritError(f"options={options!r} is not valid: write them as Options(scale='small')")
+    if hours is not None and not (isinstance(hours, int | float) and hours >= 0):
+        raise FavoritError(f"hours={hours!r} is not valid: a number of at least 0, or None")
     backend = choose_backend(workers=workers, ray=ray, cpus=cpus, gpus=gpus)
     study = study if isinstance(study, Study) else load_study(study)
     report = prepare(make_plan(study, options or Options(), data_dir=data_dir, fetch=True), out, pack)
@@ -145,7 +166,6 @@ def start(
         list(report.missing.values()),
         report.update,
         report.out,
-        source=study.source,
         hours=hours,
         data_dir=data_dir,
         accelerator=accelerator,
@@ -156,10 +176,16 @@ def start(
 def train_tasks(
     backend: Backend, tasks: Sequence[Task], update: Callable[[TaskEvent], None], out: Path, **options: Any
 ) -> Generator[TaskEvent, None, None]:
-    """Trains tasks on a backend with these `options`; yields each event after `update` has received it."""
+    """Trains tasks on a backend with these `options`; yields each event after `update` has received it.
+
+    The processes that train import the files that registered components in this process.
+    """
+    from favorit.training.components import check_importable, sources
+
     if not tasks:
         return
-    with closing(backend(tasks, out, **options)) as events:
+    check_importable(task.config for task in tasks)
+    with closing(backend(tasks, out, sources=sources(), **options)) as events:
         for event in events:
             update(event)
             yield event
@@ -231,7 +257,7 @@ def choose_backend(
 @dataclass(frozen=True)
 class State:
     """The status of one point: complete, failed, pruned, training, stopped, damaged, missing, or no data. Only a
-    complete run has a `result`.
+    complete run has a `result`. `merged` has the groups of other points of the study that are the same run.
     """
 
     name: str
@@ -242,6 +268,7 @@ class State:
     accuracy: float | None = None
     error: str | None = None
     result: dict[str, Any] | None = field(default=None, compare=False, repr=False)
+    merged: tuple[str, ...] = ()
 
 
 def status(
@@ -255,34 +282,40 @@ def status(
     """The status of each point of a study, from the runs in `out` and the packed runs in `pack`."""
     study = study if isinstance(study, Study) else load_study(study)
     known = entries(study, options or Options(), out, data_dir, pack)
-    return [_state(entry.name, entry.group, entry.id, _folders(out, pack)) for entry in known]
+    return [_state(entry, _folders(out, pack)) for entry in known]
 
 
 def states(plan: Plan, out: str | Path, pack: str | Path | None = None) -> list[State]:
     """The status of each task of a plan. It is "no data" if both the run and its data set are missing."""
-    found = [_state(task.name, task.group, task.id, _folders(out, pack)) for task in plan.tasks]
+    found = [_state(task, _folders(out, pack)) for task in plan.tasks]
     return [
         replace(state, status="no data") if state.status == "missing" and state.name in plan.absent else state
         for state in found
     ]
 
 
-def _state(name: str, group: str, identifier: str, places: Sequence[str | Path]) -> State:
-    if not identifier:
-        return State(name, group, "", "no data")
-    run = find_run(identifier, *places)
+def _state(point: Task | Entry, places: Sequence[str | Path]) -> State:
+    state = State(point.name, point.group, point.id, "no data", merged=tuple(point.merged))
+    if not point.id:
+        return state
+    run = find_run(point.id, *places)
     try:
         result = run.result()
         if result is None and not run.exists():
-            return State(name, group, identifier, "missing", error=run.error())
+            return replace(state, status="missing", error=run.error())
         found = run_status(run, result)
         if result is None:
-            return State(name, group, identifier, found, len(run.epochs()), error=run.error())
+            return replace(state, status=found, epochs=len(run.epochs()), error=run.error())
     except FavoritError as error:
-        return State(name, group, identifier, "damaged", error=str(error))
-    accuracy = result.get("test", {}).get("accuracy")
-    complete = result if found == "complete" else None
-    return State(name, group, identifier, found, result.get("epochs"), accuracy, result.get("error"), complete)
+        return replace(state, status="damaged", error=str(error))
+    return replace(
+        state,
+        status=found,
+        epochs=result.get("epochs"),
+        accuracy=result.get("test", {}).get("accuracy"),
+        error=result.get("error"),
+        result=result if found == "complete" else None,
+    )
 
 
 def records(

@@ -6,11 +6,12 @@ order everywhere.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from favorit.config import RunConfig
     from favorit.published import Reference
     from favorit.training import Run
+
+RunLike = Union["Run", str, Path]  # a run, its path, or the start of its identifier or name
 
 CONFIDENCE = 0.95
 SIMILAR = 0.1  # a larger relative difference in parameters is a confounder
@@ -39,11 +42,14 @@ class Interval:
 
 @dataclass(frozen=True)
 class Difference:
-    """Accuracy of the first variant minus that of the second, with its 95 % interval."""
+    """Accuracy of the first variant minus that of the second, with its 95 % interval, and the two-sided bootstrap
+    p-value of a difference of 0.
+    """
 
     mean: float
     low: float
     high: float
+    p: float
 
 
 def aggregate(values: Sequence[float]) -> Interval:
@@ -88,8 +94,11 @@ def paired_bootstrap(correct_a: Any, correct_b: Any, *, draws: int = 10_000, see
         weights_b = _seed_weights(len(b), len(chunk), generator)
         per_outcome = weights_a @ outcomes[: len(a)] - weights_b @ outcomes[len(a) :]
         differences.append((per_outcome * drawn).sum(1) / images)
-    low, high = np.quantile(np.concatenate(differences), [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-    return Difference(float(a.mean() - b.mean()), float(low), float(high))
+    drawn = np.concatenate(differences)
+    low, high = np.quantile(drawn, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    # The observed difference counts as a draw, so that p is never 0.
+    p = min(1.0, 2 * (1 + min((drawn <= 0).sum(), (drawn >= 0).sum())) / (1 + draws))
+    return Difference(float(a.mean() - b.mean()), float(low), float(high), float(p))
 
 
 def _runs_by_images(correct: Any) -> np.ndarray:
@@ -194,7 +203,7 @@ class Variant:
         return list(dict.fromkeys([*scales, *(flag for run in self.runs for flag in run.result.get("flags", []))]))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """Two variants on the same test images. `p` is McNemar's p-value, or None if a variant has several runs.
 
@@ -214,6 +223,13 @@ class Comparison:
     flags_a: list[str]
     flags_b: list[str]
 
+    def __repr__(self) -> str:
+        sides = ((self.a, self.accuracy_a), (self.b, self.accuracy_b))
+        lines = [f"{name}: {accuracy.mean:.2%}, {accuracy.n} runs" for name, accuracy in sides]
+        lines += [self.sentence] + ([] if self.p is None else [f"McNemar: p = {self.p:.3g}"])
+        lines += [f"confounded by {'; '.join(self.confounded)}"] if self.confounded else []
+        return "\n".join(["<Comparison>", *lines])
+
     @property
     def published_differences(self) -> list[tuple[Reference, Reference, float, float]]:
         """(a, b, low, high) for each pair of published accuracies of one table, with low <= a - b <= high."""
@@ -232,14 +248,18 @@ class Comparison:
         )
 
 
-def read_variant(folders: Sequence[str | Path]) -> Variant:
-    """The variant of these run folders or packed files, whose runs may differ only in seed and fold."""
+def read_variant(given: RunLike | Sequence[RunLike], folder: str | Path = "runs") -> Variant:
+    """The variant of these runs, which may differ only in seed and fold. Text is read as in `find_variant`."""
     from favorit.training import Run
-    from favorit.training.find import open_run
+    from favorit.training.find import find_variant, open_run
 
-    if not folders:
+    listed: list[Any] = list(given) if isinstance(given, list | tuple) else [given]
+    if not listed:
         raise FavoritError("a variant needs at least one run folder: none is given")
-    runs = tuple(Run(Path(folder)) for folder in folders)
+    found = [[each] if isinstance(each, Run) else find_variant(each, folder) for each in listed]
+    runs = tuple(Run(run.path) for each in found for run in each)
+    if repeated := [run for run, count in Counter(run.id for run in runs).items() if count > 1]:
+        raise same_run(repeated[0])
     predictions = [run.predictions for run in runs]
     first, digest = runs[0], predictions[0].labels_digest
     for run, own in zip(runs, predictions, strict=True):
@@ -254,18 +274,39 @@ def read_variant(folders: Sequence[str | Path]) -> Variant:
     return Variant(name, runs, digest, np.stack([each.correct for each in predictions]))
 
 
+def same_run(identifier: str) -> FavoritError:
+    """The error for a run that is given twice."""
+    return FavoritError(f"the run {identifier} is given twice: a run that is compared with itself shows no difference")
+
+
 def _variant_of(run: Run) -> RunConfig:
     config = run.config
     return config.replace(seed=0, data=config.data.replace(fold=None))
 
 
-def compare(a: Sequence[str | Path], b: Sequence[str | Path], *, draws: int = 10_000, seed: int = 0) -> Comparison:
-    """Compares two variants, each given as the folders of its seeds, image by image."""
-    first, second = read_variant(a), read_variant(b)
+def compare(
+    a: RunLike | Sequence[RunLike],
+    b: RunLike | Sequence[RunLike],
+    *,
+    folder: str | Path = "runs",
+    draws: int = 10_000,
+    seed: int = 0,
+) -> Comparison:
+    """Compares two variants image by image. Each is a run, its folder, the start of its identifier or name in
+    `folder`, or a list of these with one for each seed.
+
+    The interval of the difference comes from `draws` bootstrap samples with this `seed`.
+
+    Example:
+        favorit.compare("runs/0123456789abcdef", ["runs/fedcba9876543210", "runs/0011223344556677"])
+    """
+    first, second = read_variant(a, folder), read_variant(b, folder)
     if first.labels_digest != second.labels_digest:
         raise FavoritError(
             f"{first.runs[0].path} and {second.runs[0].path} were tested on different images: their labels differ"
         )
+    if shared := {run.id for run in first.runs} & {run.id for run in second.runs}:
+        raise same_run(min(shared))
     alike = first.name == second.name
     names = [f"{variant.name} ({variant.runs[0].id[:8]})" if alike else variant.name for variant in (first, second)]
     single = len(first.correct) == len(second.correct) == 1

@@ -10,12 +10,11 @@ from typing import Any
 
 from favorit import __version__
 from favorit.config import RunConfig, identify
-from favorit.errors import FavoritError, unknown
+from favorit.errors import FavoritError, check_positive, unknown
 from favorit.fields import nest
 from favorit.published import Reference
 from favorit.study.points import PRESET, Changes, Points, check_fields, key, written
 from favorit.study.references import Published, references
-from favorit.study.source import Source
 
 PROTOCOLS = ("published", "sound")
 FULL = "published"  # the scale of a study that is not reduced
@@ -29,7 +28,8 @@ class Options:
     """How a study is run: protocol, epochs, images, seeds, points and scale.
 
     `subset` is the number of training images and the number of test images. `only` is a part of a point's name, a
-    pattern with * or ?, or a tuple of these. Points that match none of them are left out.
+    pattern with * or ?, or a tuple of these. Points that match none of them are left out. `skip_unreadable` skips image
+    files that cannot be read.
     """
 
     protocol: str = "published"
@@ -38,10 +38,17 @@ class Options:
     seeds: tuple[int, ...] = ()
     only: str | tuple[str, ...] | None = None
     scale: str = FULL
+    skip_unreadable: bool = False
 
     def __post_init__(self) -> None:
         if self.protocol not in PROTOCOLS:
             raise unknown("protocol", self.protocol, PROTOCOLS)
+        given = {name: getattr(self, name) for name in ("epochs", "subset")}
+        check_positive(**{name: value for name, value in given.items() if value is not None})
+        if not isinstance(self.seeds, tuple | list) or not all(isinstance(seed, int) for seed in self.seeds):
+            raise FavoritError(f"seeds={self.seeds!r} is not valid: a tuple of integers, such as (0, 1, 2)")
+        if not isinstance(self.only, str | tuple | None):
+            raise FavoritError(f"only={self.only!r} is not valid: a part of a point's name, or a tuple of these")
 
     @property
     def patterns(self) -> tuple[str, ...]:
@@ -69,6 +76,10 @@ class Scale:
 
     changes: Changes = field(default_factory=dict)
     points: Points | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.changes, Mapping):
+            raise FavoritError(f"changes={self.changes!r} is not valid: a dictionary such as {{'train.epochs': 2}}")
 
 
 # Scales of every study. A study's own scales override them.
@@ -98,9 +109,8 @@ class Study:
     sound`, which override both.
 
     `flags` are remarks that tables print: {remark: patterns of the points that it applies to}. `scales` are named
-    reductions in addition to `published` (the whole study) and `smoke` (256 images, one epoch). `source` is the file
-    that the study was loaded from; processes that train its points import it too. `published` maps rows of published
-    tables to points.
+    reductions in addition to `published` (the whole study) and `smoke` (256 images, one epoch). The field `published`
+    maps rows of published tables to points.
     """
 
     name: str
@@ -110,11 +120,10 @@ class Study:
     sound: Changes = field(default_factory=dict)
     flags: Mapping[str, Sequence[str]] = field(default_factory=dict)
     scales: Mapping[str, Scale] = field(default_factory=dict)
-    source: Source | None = field(default=None, compare=False, repr=False)
     published: Sequence[Published] = field(default=(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"[\w.-]+", self.name) or self.name.startswith("."):
+        if not isinstance(self.name, str) or not re.fullmatch(r"[\w.-]+", self.name) or self.name.startswith("."):
             raise FavoritError(
                 f"study name {self.name!r} is not valid: use letters, digits, '-', '_' and '.'; it names a file"
             )
@@ -123,6 +132,14 @@ class Study:
                 f"study {self.name}: points must be Points (from product, zipped or Points), not "
                 f"{type(self.points).__name__}"
             )
+        for part in ("base", "sound", "flags", "scales"):
+            if not isinstance(value := getattr(self, part), Mapping):
+                raise FavoritError(f"study {self.name}: {part} must be a dictionary, not {type(value).__name__}")
+        for name, scale in self.scales.items():
+            if not isinstance(scale, Scale):
+                raise FavoritError(
+                    f"study {self.name}: scale {name!r} must be a Scale, such as Scale({{'train.epochs': 2}})"
+                )
         if not self.points:
             raise FavoritError(f"study {self.name} has no points")
         check_fields([*self.base, *self.sound, *(name for scale in self.scales.values() for name in scale.changes)])
@@ -188,6 +205,8 @@ class Study:
             reduced |= {"data.subset": options.subset, "data.test_subset": options.subset}
         if options.scale != FULL:
             reduced["scale"] = options.scale
+        if options.skip_unreadable:
+            reduced["data.skip_unreadable"] = True
         try:
             whole = RunConfig(**_sections(changes)).train
             if "train.warmup" not in reduced and whole.warmup:

@@ -1,8 +1,8 @@
 """The tasks of a runner, the events that it yields, and the interface of a backend (local processes or a cluster).
 
-A backend is a generator function `backend(tasks, out, source=..., ...)`. It trains every task into `out`/<id> in
-processes that have imported the study's file, resumes interrupted runs, retries a task whose process died, and yields
-exactly one Ended or Unfinished for each task.
+A backend is a generator function `backend(tasks, out, sources=..., ...)`. It trains every task into `out`/<id> in
+processes that have imported the files `sources`, resumes interrupted runs, retries a task whose process died, and
+yields exactly one Ended or Unfinished for each task.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ from favorit.config import RunConfig
 
 @dataclass(frozen=True)
 class Task:
-    """A run to train: the name of its point, its configuration, and its identifier. Tasks of one `group` differ only in
-    seed or fold.
+    """A run to train: the name of its point, its configuration, its identifier, and the name of its study. Tasks of one
+    `group` differ only in seed or fold. `merged` has the groups of the other points of the study that are the same run.
     """
 
     name: str
     config: RunConfig
     id: str
     group: str = ""
+    merged: tuple[str, ...] = ()
+    study: str = ""
 
 
 @dataclass(frozen=True)

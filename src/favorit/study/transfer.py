@@ -12,6 +12,7 @@ from pathlib import Path
 
 from favorit.errors import FavoritError
 from favorit.files import write_atomically
+from favorit.training.digests import is_intact, verified
 from favorit.training.folder import RunFolder
 
 Contents = dict[str, bytes]
@@ -21,16 +22,21 @@ _NAME = re.compile(r"(?:checkpoint-(?P<step>[0-9]+)/)?(?P<file>[A-Za-z0-9_-]+\.(
 
 
 def read_contents(folder: RunFolder) -> Contents:
-    """The files needed to resume or read the run: those in its folder, and those of the newest checkpoint."""
-    folders = [folder.path, *folder.checkpoints()[-1:]]
+    """The files needed to resume or read the run: those in its folder, and those of the newest checkpoint.
+
+    A damaged checkpoint is sent only if there is no other, so that the error names its file.
+    """
+    checkpoints = folder.checkpoints()
+    intact = (path for path in reversed(checkpoints) if is_intact(path))
+    folders = [folder.path, *(checkpoints and [next(intact, checkpoints[-1])])]
     files = {path.relative_to(folder.path).as_posix(): path for each in folders for path in each.iterdir()}
     return {name: path.read_bytes() for name, path in files.items() if _NAME.fullmatch(name)}
 
 
 def write_contents(contents: Contents, folder: RunFolder) -> None:
-    """Writes received files. After a kill at any moment the run can be resumed: records and weights are written before
-    the checkpoint that refers to them, a checkpoint appears only when all its files are written, and the result is
-    written last.
+    """Writes received files. After a kill at any moment the run can be resumed: records are written before the
+    checkpoint that refers to them, a checkpoint appears only when all its files are written, weights follow as in
+    training, and the result is written last.
     """
     files: Contents = {}
     checkpoints: dict[int, Contents] = {}
@@ -39,11 +45,16 @@ def write_contents(contents: Contents, folder: RunFolder) -> None:
             raise FavoritError(f"{folder.path}: {name!r} is not the name of a file of a run; it was not written")
         target = files if match["step"] is None else checkpoints.setdefault(int(match["step"]), {})
         target[match["file"]] = content
+    for step, checkpoint in checkpoints.items():
+        verified(checkpoint, folder.path / f"checkpoint-{step}")
     result = files.pop("result.json", None)
-    for name in sorted(files, key=lambda name: (name != "config.json", name)):
-        _write(folder.path / name, files[name])
+    for name in ("config.json", "epochs.jsonl"):
+        if name in files:
+            _write(folder.path / name, files.pop(name))
     for step, checkpoint in sorted(checkpoints.items()):
         folder.write_checkpoint(step, partial(_fill, checkpoint))
+    for name in sorted(files):
+        _write(folder.path / name, files[name])
     if result is not None:
         _write(folder.path / "result.json", result)
         if not checkpoints:  # a complete run has no checkpoints

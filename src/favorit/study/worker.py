@@ -18,7 +18,7 @@ from typing import Any
 from favorit.config import RunConfig
 from favorit.errors import FavoritError
 from favorit.machine_lock import training
-from favorit.study.source import Source, error_line
+from favorit.source import Source, error_line
 from favorit.study.tasks import Began, Ended, EpochDone, Task, TaskEvent, Unfinished
 from favorit.training.events import Begin, Checkpoint, Epoch, Event, Step
 from favorit.training.folder import HeldError
@@ -32,7 +32,7 @@ class Order:
     """How a worker trains. `workers` processes of `threads` threads each share the machine. After `deadline` (monotonic
     time), runs stop at their next checkpoint.
 
-    `source` is the study's file. Importing it registers its components.
+    `sources` are the files that register components: the worker imports them.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Order:
     workers: int
     threads: int
     deadline: float
-    source: Source | None = None
+    sources: tuple[Source, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -93,11 +93,13 @@ def _attempt(task: Task, order: Order, read: Any, send: Callable[[TaskEvent], No
 
     release_memory()
     try:
-        if order.source is not None:
-            order.source.load()
+        for source in order.sources:
+            source.load()
         with training() as pause:
             run = train(
                 task.config,
+                name=task.name,
+                study=task.study,
                 out=order.out,
                 data_dir=order.data_dir,
                 accelerator=order.accelerator,
@@ -105,6 +107,7 @@ def _attempt(task: Task, order: Order, read: Any, send: Callable[[TaskEvent], No
                 workers=order.workers,
                 read=read,
                 listen=partial(listen, pause=pause),
+                progress=False,
             )
         return Ended(task, run.result, elsewhere=not began)
     except HeldError:

@@ -7,7 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from favorit.errors import FavoritError
 from favorit.training.evaluation import AutocastFactory
+
+
+class DivergedError(FavoritError):
+    """The loss or the logits are NaN or infinite."""
 
 
 def diagnose(model: nn.Module, images: Tensor, precision: AutocastFactory) -> str:

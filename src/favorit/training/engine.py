@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -27,11 +29,20 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from favorit import seeds
 from favorit.config import RunConfig
 from favorit.data import Batch, DataSet, Loader
-from favorit.errors import FavoritError
-from favorit.files import write_atomically
+from favorit.data.notes import few_images
+from favorit.files import remove
 from favorit.model import ViT
-from favorit.training.checkpoint import Progress, load_checkpoint, load_weights, save_checkpoint, save_weights
-from favorit.training.diagnosis import diagnose
+from favorit.training.checkpoint import (
+    Progress,
+    check_progress,
+    load_newest,
+    load_weights,
+    save_checkpoint,
+    selected_weights,
+    weight_bytes,
+)
+from favorit.training.diagnosis import DivergedError, diagnose
+from favorit.training.digests import digest
 from favorit.training.evaluation import Evaluation, evaluate
 from favorit.training.events import Begin, Checkpoint, End, Epoch, Event, Step
 from favorit.training.folder import RunFolder
@@ -41,10 +52,6 @@ from favorit.training.result import complete_result, environment, pruned_result
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
-
-
-class DivergedError(FavoritError):
-    """The loss or the logits are NaN or infinite."""
 
 
 class Training:
@@ -75,6 +82,8 @@ class Training:
         self.validation = loaders.validation
         self.test = loaders.test
         self.plain_test = loaders.plain_test
+        self.notes = (*data.notes, *few_images(loaders.labels, data.classes))
+        self.skipped = () if data.files is None else data.files.skipped
         forward: nn.Module = torch.compile(model) if compiled else model  # type: ignore[assignment]
         optimizers = build_optimizers(model, options)
         self.forward, *self.optimizers = fabric.setup(forward, *optimizers)
@@ -96,7 +105,7 @@ class Training:
         """Trains from the last checkpoint to the end. Send True after an Epoch to prune the run."""
         self._resume()
         if self.fabric.is_global_zero:
-            yield Begin(str(self.folder.path), self.progress.step)
+            yield Begin(str(self.folder.path), self.progress.step, self.notes)
         pruned = False
         while not (pruned or self._is_over()):
             yield from self._train_epoch()
@@ -110,10 +119,18 @@ class Training:
             yield End(self._prune() if pruned else self._finish())
 
     def _resume(self) -> None:
-        if saved := self.folder.checkpoints():
-            self.progress = load_checkpoint(saved[-1], self._models(), self._stateful())
+        saved = self.folder.checkpoints()
+        check = partial(check_progress, steps=len(self.loader), epochs=self.config.train.epochs)
+        self.progress, unusable = load_newest(saved, self._models(), self._stateful(), check)
+        self.fabric.barrier()  # every process has read the checkpoints
         if self.fabric.is_global_zero:
+            for path, error in unusable.items():
+                warnings.warn(f"{error}; resuming from an earlier checkpoint", stacklevel=2)
+                remove(path)
             self.folder.cut_epochs(self.progress.epochs)
+            for name, content in self._best().items():  # the checkpoint may have the selected weights
+                if self.progress.weights.get(name) == digest(content):
+                    self.folder.write_weights(name, content)
         self.fabric.barrier()
 
     def _train_epoch(self) -> Iterator[Event]:
@@ -243,13 +260,11 @@ class Training:
         progress.epochs += 1
         if self.fabric.is_global_zero:
             self.folder.append_epoch(asdict(record))
-            if better:
-                write_atomically(self.folder.path / "best.safetensors", lambda path: save_weights(self.model, path))
-                if self.ema is not None:
-                    write_atomically(
-                        self.folder.path / "best-ema.safetensors", lambda path: save_weights(self.evaluated_model, path)
-                    )
-            self._save()
+            best = self._best() if better else {}
+            progress.weights |= {name: digest(content) for name, content in best.items()}
+            self._save()  # first: after a kill, `_resume` writes the files from this checkpoint
+            for name, content in best.items():
+                self.folder.write_weights(name, content)
         self.fabric.barrier()
         return record
 
@@ -281,8 +296,8 @@ class Training:
 
     def _finish(self) -> dict[str, Any]:
         """Tests the selected weights, and writes predictions and result."""
-        best = "best.safetensors" if self.ema is None else "best-ema.safetensors"
-        load_weights(self.evaluated_model, self.folder.path / best)
+        best = selected_weights(self.config)
+        load_weights(self.evaluated_model, self.folder.path / best, self.progress.weights.get(best))
         tested = self._evaluate(self.test)
         if not tested.logits.isfinite().all():  # without validation, not checked since the last update
             raise self._diverged("test logits are not finite", next(self.test.epoch(0)).images)
@@ -296,6 +311,8 @@ class Training:
             tested,
             None if self.plain_test is None else self._evaluate(self.plain_test),
             steps=self.progress.step,
+            weights=self.progress.weights,
+            **({"skipped": list(self.skipped)} if self.skipped else {}),
             paths=paths,
             environment=environment(self.fabric.device, self.fabric.world_size, self.workers),
         )
@@ -305,6 +322,11 @@ class Training:
 
     def _models(self) -> dict[str, nn.Module]:
         return {"model": self.model} if self.ema is None else {"model": self.model, "ema": self.ema}
+
+    def _best(self) -> dict[str, bytes]:
+        """The weights files for the current weights, by name."""
+        averaged = {} if self.ema is None else {"best-ema.safetensors": weight_bytes(self.evaluated_model)}
+        return {"best.safetensors": weight_bytes(self.model), **averaged}
 
     def _stateful(self) -> list[Any]:
         return [*self.optimizers, self.fabric.strategy.precision]

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from favorit import measure
 from favorit.data import Loader
-from favorit.evaluate import metrics
+from favorit.metrics import metrics
 
 
 class AutocastFactory(Protocol):

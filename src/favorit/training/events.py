@@ -8,10 +8,14 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Begin:
-    """A run starts in the folder `path`, or resumes there after `step` optimizer steps."""
+    """A run starts in the folder `path`, or resumes there after `step` optimizer steps.
+
+    `notes` are messages about its data, such as skipped files.
+    """
 
     path: str
     step: int
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -2,22 +2,94 @@
 
 from __future__ import annotations
 
+import difflib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from favorit.errors import FavoritError
+from favorit.errors import FavoritError, check_path
 from favorit.training.folder import RunFolder
+from favorit.training.names import RunName, indexed_names, name_of
 from favorit.training.packed import SUFFIX, PackedRun
 from favorit.training.stored import StoredRun, has_ended
 
+CANDIDATES = 5  # number of runs that an error lists
 
-def open_run(path: str | Path) -> StoredRun:
-    """The run at `path`: a folder, or a packed file with or without its suffix `.zip`."""
-    path = Path(path)
+
+def open_run(run: str | Path, folder: str | Path = "runs") -> StoredRun:
+    """The run at a path: a folder, or a packed file with or without its suffix `.zip`.
+
+    Text that is no path is the start of the identifier or name of a run in `folder`, or in the folder before the last
+    `/`. Raises an error if several runs start with it, or none.
+    """
+    found = find_runs(run, folder)
+    if len(found) > 1:
+        raise _ambiguous(run, found)
+    return found[0]
+
+
+def find_runs(run: str | Path, folder: str | Path = "runs") -> list[StoredRun]:
+    """As `open_run`, but all runs that start with the text."""
+    check_path("run", run)
+    path = Path(run)
     if path.suffix == SUFFIX:
-        return PackedRun(path)
-    return _either(RunFolder(path), [f"{path}{SUFFIX}"])
+        return [PackedRun(path)]
+    stored = _either(RunFolder(path), [f"{path}{SUFFIX}"])
+    if stored.exists() or os.path.exists(path):
+        return [stored]
+    known: list[str] = []
+    for place, start in {Path(folder): str(run), path.parent: path.name}.items():
+        runs = {each.id: each for each in stored_runs(place)}
+        if found := [identifier for identifier in runs if identifier.startswith(start)]:
+            return [runs[identifier] for identifier in found]
+        names = {identifier: name for identifier, (name, _) in stored_names(place).items()}
+        if found := [identifier for identifier, name in names.items() if name == start]:
+            return [runs[identifier] for identifier in found]
+        if found := [identifier for identifier, name in names.items() if name.startswith(start)]:
+            return [runs[identifier] for identifier in found]
+        known += [*runs, *names.values()]
+    searched = folder if path.parent == Path() else path.parent
+    near = difflib.get_close_matches(path.name, known, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise FavoritError(
+        f"{run} is not a run: there is no such folder, and no run in {searched} has an identifier or name that starts "
+        f"with it: {hint}`favorit runs {searched}` lists the runs"
+    )
+
+
+def find_variant(run: str | Path, folder: str | Path = "runs") -> list[StoredRun]:
+    """As `open_run`, or all runs of the only variant that the text names: `layout=softmax` stands for `layout=softmax
+    seed=0` and `layout=softmax seed=1`.
+    """
+    found = find_runs(run, folder)
+    if len(found) > 1:
+        names = stored_names(found[0].path.parent)
+        variants = {each.id: names[each.id].variant if each.id in names else each.id for each in found}
+        found = [each for each in found if variants[each.id] in (str(run), Path(run).name)] or found
+        if len({variants[each.id] for each in found}) > 1:
+            raise _ambiguous(run, found)
+    return found
+
+
+def _ambiguous(run: str | Path, found: Sequence[StoredRun]) -> FavoritError:
+    """The error for a text with which the identifiers or names of several runs start."""
+    place = found[0].path.parent
+    names = stored_names(place)
+    listed = [f"{each.id} ({names[each.id].name})" if each.id in names else each.id for each in found[:CANDIDATES]]
+    more = f" and {len(found) - CANDIDATES} more" if len(found) > CANDIDATES else ""
+    return FavoritError(
+        f"{run} is the start of {len(found)} runs in {place}: {', '.join(listed)}{more}: write more characters"
+    )
+
+
+def stored_names(folder: str | Path) -> dict[str, RunName]:
+    """The names of the runs of a folder by identifier, without runs whose configuration is damaged."""
+    indexed, found = indexed_names(folder), dict[str, RunName]()
+    for run in stored_runs(folder):
+        with suppress(FavoritError):
+            found[run.id] = name_of(run.id, run.config(), indexed)
+    return found
 
 
 def find_run(identifier: str, out: str | Path, *packs: str | Path) -> StoredRun:
@@ -30,21 +102,9 @@ def find_run(identifier: str, out: str | Path, *packs: str | Path) -> StoredRun:
     )
 
 
-def resolve_run(text: str | Path, folder: str | Path = "runs") -> StoredRun:
-    """The run at the path `text`, or the run in `folder` whose identifier starts with `text`."""
-    if open_run(text).exists():
-        return open_run(text)
-    found = [run for run in stored_runs(folder) if run.id.startswith(str(text))]
-    if len(found) > 1:
-        named = ", ".join(run.id for run in found[:5])
-        raise FavoritError(f"{text} is the start of {len(found)} runs in {folder}: {named}: write more characters")
-    if not found:
-        raise FavoritError(f"{text} is not a run: no folder with this path, and no run in {folder} starts with it")
-    return found[0]
-
-
 def stored_runs(folder: str | Path) -> Iterator[StoredRun]:
     """The runs of a folder sorted by identifier, each once."""
+    check_path("folder", folder)
     if os.path.isfile(folder):
         raise FavoritError(f"{folder} is a file, not a folder of runs")
     names = os.listdir(folder) if os.path.isdir(folder) else []

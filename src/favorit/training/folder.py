@@ -16,7 +16,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -24,9 +23,10 @@ from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile
 
 from favorit.errors import FavoritError
-from favorit.files import SCHEMA, damaged, read_json, sync, write_atomically, write_json
+from favorit.files import SCHEMA, damaged, read_file, read_json, remove, sync, write_atomically, write_json
 from favorit.locks import is_held, try_hold
-from favorit.training.stored import StoredRun, checked_result, parse_epochs
+from favorit.training.saved import check_config, check_result, seal
+from favorit.training.stored import StoredRun, parse_epochs, utc
 
 if TYPE_CHECKING:
     import numpy as np
@@ -73,6 +73,9 @@ class RunFolder(StoredRun):
                 raise HeldError(f"{self.path} {reason}")
             yield
 
+    def date(self) -> str | None:
+        return utc(os.path.getmtime(self._file("config.json")))
+
     def held(self) -> bool:
         try:
             return is_held(self._file("lock"))
@@ -82,28 +85,28 @@ class RunFolder(StoredRun):
             return True
 
     def write_config(self, content: dict[str, Any]) -> None:
-        write_json(self.path / "config.json", {"schema": SCHEMA, **content})
+        write_json(self.path / "config.json", {"schema": SCHEMA, **content, "sha256": seal(content)})
 
     def config(self) -> dict[str, Any]:
+        path = self._file("config.json")
         try:
-            return read_json(self._file("config.json"), config=dict, data=dict)
+            return check_config(read_json(path), path)
         except (FileNotFoundError, NotADirectoryError):
             raise FavoritError(f"{self.path} is not a run: it has no config.json; `favorit runs` lists runs") from None
 
     def result(self) -> dict[str, Any] | None:
         path = self._file("result.json")
         try:
-            result = read_json(path, status=str)
+            return check_result(read_json(path), path)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        return checked_result(result, path)
 
     def write_result(self, result: dict[str, Any]) -> None:
         write_json(self.path / "result.json", {"schema": SCHEMA, **result})
 
     def error(self) -> str | None:
         try:
-            return (self.path / "error.txt").read_text(errors="replace").strip()
+            return read_file(self._file("error.txt")).decode(errors="replace").strip()
         except (FileNotFoundError, NotADirectoryError):
             return None
 
@@ -112,12 +115,11 @@ class RunFolder(StoredRun):
         write_atomically(self.path / "error.txt", lambda path: path.write_text(message + "\n"))
 
     def epochs(self) -> list[dict[str, Any]]:
-        path = self.path / "epochs.jsonl"
+        path = self._file("epochs.jsonl")
         try:
-            content = path.read_bytes()
+            return parse_epochs(read_file(path), path)
         except (FileNotFoundError, NotADirectoryError):
             return []
-        return parse_epochs(content, str(path))
 
     def write_predictions(self, logits: np.ndarray, labels: np.ndarray) -> None:
         import numpy as np
@@ -145,13 +147,14 @@ class RunFolder(StoredRun):
     def weights(self, name: str) -> Path:
         return self.path / name
 
+    def write_weights(self, name: str, content: bytes) -> None:
+        write_atomically(self.path / name, lambda path: path.write_bytes(content))
+
     def check_epochs(self) -> None:
         path = self._file("epochs.jsonl")
         try:
-            with open(path, "rb", buffering=0) as file:
-                file.seek(max(0, file.seek(0, os.SEEK_END) - 2))
-                end = file.read()
-        except FileNotFoundError:
+            end = read_file(path, last=2)
+        except (FileNotFoundError, NotADirectoryError):
             return
         if end not in (b"", b"}\n"):
             raise damaged(path, f"it ends with {end!r}")
@@ -179,20 +182,20 @@ class RunFolder(StoredRun):
         """Writes a checkpoint: `write` fills a temporary folder, which is renamed into place. Deletes older ones."""
         old = self.checkpoints()
         temporary, final = self.path / f"writing-{step}", self.path / f"checkpoint-{step}"
-        shutil.rmtree(temporary, ignore_errors=True)
+        remove(temporary)
         temporary.mkdir()
         try:
             write(temporary)
             for path in temporary.iterdir():
                 sync(path)
         except BaseException:  # on a full disk, a partial checkpoint would only take space
-            shutil.rmtree(temporary, ignore_errors=True)
+            remove(temporary)
             raise
         if final in old:
-            return shutil.rmtree(temporary)
+            return remove(temporary)
         os.replace(temporary, final)
         for path in old:
-            shutil.rmtree(path)
+            remove(path)
         return None
 
     def _leftovers(self) -> list[Path]:
@@ -201,10 +204,7 @@ class RunFolder(StoredRun):
     def tidy(self) -> None:
         """Deletes what a complete run does not need: checkpoints, partial files of killed processes, old errors."""
         for path in self._leftovers():
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink()
+            remove(path)
 
     def tidy_unheld(self) -> None:
         # A process may have been killed after it wrote the result and before it tidied.

@@ -2,83 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
+import warnings
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from favorit import seeds
-from favorit.config import ModelConfig, RunConfig
-from favorit.data import DataSet, Preprocess, build_preprocess, find_images, load_dataset, read_image
+from favorit.config import RunConfig
+from favorit.data import DataSet, as_dataset, build_preprocess, find_images, load_dataset, read_spec
+from favorit.data.datasets import ARRAYS, path_of, with_values
+from favorit.data.image_files import named
 from favorit.errors import FavoritError
-from favorit.model import ViT, create_model
-from favorit.training.checkpoint import load_weights
-from favorit.training.evaluation import evaluate, report
+from favorit.model import create_model
+from favorit.model.outline import check_memory
+from favorit.training import evaluation
+from favorit.training.checkpoint import load_weights, selected_weights
+from favorit.training.components import open_config
+from favorit.training.diagnosis import diagnose
+from favorit.training.evaluation import report
 from favorit.training.find import open_run
-from favorit.training.loaders import build_loaders
+from favorit.training.handle import Run
+from favorit.training.identity import run_id
+from favorit.training.loaders import build_test_loaders
 from favorit.training.records import status
-from favorit.training.run import Run
+from favorit.training.saved import is_edited
+from favorit.training.stored import StoredRun
+from favorit.training.test_files import TestPart, existing_root, has_test_files, read_test_part
+from favorit.training.trained_model import Prediction, TrainedModel
 
-BATCH = 256
-# The fields that a run stores about its data set.
-CARD = {"digest", "classes", "mean", "std", "image_size", "channels"}
-
-
-@dataclass(frozen=True)
-class TrainedModel:
-    """A trained model that takes raw uint8 images. If `half`, it runs under bf16 autocast, as in training."""
-
-    model: ViT
-    classes: tuple[str, ...]
-    preprocess: Preprocess
-    image_size: tuple[int, int]
-    channels: int
-    half: bool = False
-
-    @property
-    def precision(self) -> partial[torch.autocast]:
-        """Creates the context of a forward pass."""
-        return partial(torch.autocast, "cpu", torch.bfloat16, enabled=self.half)
-
-    def predict(self, images: Tensor) -> Tensor:
-        """uint8 (N, C, H, W) at the data set's size, a tensor or numpy array -> probabilities (N, classes)."""
-        return self._batched(lambda part: self.model(part).float().softmax(-1), images)
-
-    def features(self, images: Tensor) -> Tensor:
-        """uint8 (N, C, H, W) at the data set's size -> tokens after the last block (N, tokens, width)."""
-        return self._batched(self.model.features, images)
-
-    def _batched(self, function: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
-        expected = (self.channels, *self.image_size)
-        if isinstance(images, np.ndarray):
-            images = torch.from_numpy(images)
-        if not isinstance(images, Tensor):
-            raise FavoritError(
-                f"images must be a tensor or numpy array, not {type(images).__name__}: for files, use favorit predict"
-            )
-        if images.dtype != torch.uint8 or tuple(images.shape[1:]) != expected:
-            needed = f"uint8 of shape (N, {', '.join(map(str, expected))})"
-            raise FavoritError(f"images must be {needed}, not {images.dtype} {tuple(images.shape)}")
-        with torch.inference_mode(), self.precision():
-            return torch.cat([function(self.preprocess(batch)) for batch in images.split(BATCH)])
+# Runs of favorit 0.1.0 have no field `fit`: their images were squeezed.
+LEGACY_FIT = "resize"
 
 
 def load(run: str | Path | Run) -> TrainedModel:
-    """The model of a run with the weights that `train.select` chose, in evaluation mode."""
+    """The model of a run with the weights that `train.select` chose, in evaluation mode.
+
+    Imports the files of the user's own components if this user has imported them before.
+
+    Example:
+        model = favorit.load("runs/0123456789abcdef")
+        model.predict("cat.png")
+    """
     stored = open_run(run.path if isinstance(run, Run) else run)
-    saved = stored.config()
+    saved, result = open_config(stored), stored.result()
     config, card = RunConfig(**saved["config"]), saved["data"]
-    if missing := CARD - card.keys():
-        file = stored.path / "config.json"
-        raise FavoritError(f"{file} is damaged (its data section lacks {', '.join(sorted(missing))}): restore it")
-    weights = stored.weights("best.safetensors" if config.train.ema is None else "best-ema.safetensors")
-    model = create_model(ModelConfig(**saved["config"]["model"]), seed=seeds.derive(config.seed, "model")).eval()
-    load_weights(model, weights)
+    name = selected_weights(config)
+    weights = stored.weights(name)
+    check_memory(config.model)
+    model = create_model(config.model, seed=seeds.derive(config.seed, "model")).eval()
+    _warn_if_edited(stored, saved, config)
+    recorded = result.get("weights", {}) if result is not None and result["status"] == "complete" else {}
+    load_weights(model, weights, recorded.get(name))
     preprocess = build_preprocess(config.data.preprocess, card["mean"], card["std"])
     return TrainedModel(
         model,
@@ -87,65 +63,130 @@ def load(run: str | Path | Run) -> TrainedModel:
         tuple(card["image_size"]),
         card["channels"],
         config.train.precision == "bf16",
+        card.get("fit") or LEGACY_FIT,
     )
 
 
-def load_data(path: str | Path, data_dir: str | Path | None = None) -> DataSet:
-    """The data set that a run was trained on.
+def _warn_if_edited(run: StoredRun, saved: dict[str, Any], config: RunConfig) -> None:
+    """Warns if config.json does not have the identifier or the sha256 that the run recorded."""
+    expected, recorded = run_id(config, saved["data"]["digest"]), saved.get("id", run.id)
+    if is_edited(saved) or expected != recorded:
+        reason = f"identifier {expected}, not {recorded}" if expected != recorded else "its sha256 differs"
+        warnings.warn(
+            f"{run.path / 'config.json'} was edited after training started ({reason}): "
+            "results and weights may belong to another configuration",
+            stacklevel=3,
+        )
+
+
+def load_data(path: str | Path, data_dir: str | Path | None = None, data: Any = None) -> DataSet:
+    """The data set that a run was trained on. `data` are the images of a run on arrays.
 
     Raises an error if its content has changed: another split could test on images that the run has trained on.
     """
-    saved = open_run(path).config()
-    name, absolute = saved["config"]["data"]["name"], saved["data"].get("name")
-    try:
-        data = load_dataset(absolute or name, data_dir)
-    except FavoritError:  # images and working directory may have moved together: try the path as the user wrote it
-        data = load_dataset(name, data_dir)
+    saved = open_config(open_run(path))
+    card, options = saved["data"], RunConfig(**saved["config"]).data
+    if data is not None:
+        data = as_dataset(data)
+    elif options.name == ARRAYS:
+        raise FavoritError(
+            f"{path} was trained on arrays of a Python script: pass them again from Python, as data=(images, labels); "
+            "predictions need no data, and favorit.Run(...).result has the stored test"
+        )
+    else:
+        legacy = "fit" not in card
+        name = with_values(options.name, legacy=True) if legacy else read_spec(options)
+        absolute = card.get("name") or name
+        try:
+            data = load_dataset(with_values(absolute, legacy=True) if legacy else absolute, data_dir)
+        except FavoritError:  # images and working directory may have moved together: try the path as written
+            data = load_dataset(name, data_dir)
     if data.digest != saved["data"]["digest"]:
-        raise FavoritError(f"{name} is not the data set that {path} was trained on: its content has changed")
+        raise FavoritError(f"{options.name} is not the data set that {path} was trained on: its content has changed")
     return data
 
 
-def evaluate_run(path: str | Path, data_dir: str | Path | None = None) -> dict[str, Any]:
-    """Repeats the test of a complete run on its own test images: metrics, times, size, flags and classes."""
-    run = open_run(path)
-    saved, result = run.config(), run.result()
-    state = status(run, result)
+class EvaluatedRun(dict[str, Any]):
+    """The repeated test of a run: `test` (accuracy, loss, calibration and each class), times, size, flags, classes."""
+
+    def __repr__(self) -> str:
+        test = self["test"]
+        flags = f", flags: {', '.join(self['flags'])}" if self["flags"] else ""
+        return (
+            f"<EvaluatedRun: accuracy {test['accuracy']:.2%}, loss {test['loss']:.4f}, "
+            f"calibration error {test['calibration_error']:.4f}, {self['images_per_second']:,.0f} images/s{flags}; "
+            f"keys: {', '.join(self)}>"
+        )
+
+
+def evaluate(
+    run: str | Path | Run,
+    data_dir: str | Path | None = None,
+    *,
+    data: Any = None,
+    skip_unreadable: bool = False,
+) -> EvaluatedRun:
+    """Repeats the test of a complete run on its own test images: metrics, times, size, flags and classes.
+
+    Of a folder, only the test images are read, so that other files may have changed. With `skip_unreadable`, test
+    images that are missing, unreadable or changed are left out, listed in `skipped`, and the result is flagged.
+    `data` are the images of a run on arrays, as given to `favorit.train`.
+
+    Example:
+        favorit.evaluate("runs/0123456789abcdef")["test"]["accuracy"]
+    """
+    path = run.path if isinstance(run, Run) else run
+    stored = open_run(path)
+    saved, result = stored.config(), stored.result()
+    state = status(stored, result)
     if result is None or state != "complete":
         reason = "only the weights that a complete run selected can be tested"
         raise FavoritError(f"{path} is {state}, not complete: {reason}; `favorit runs` lists all runs")
     trained, config = load(path), RunConfig(**saved["config"])
-    data = load_data(path, data_dir)
-    found = evaluate(trained.model, build_loaders(config, data, 0, 1).test, torch.device("cpu"), trained.precision)
+    part = _test_part(path, saved, data_dir, data)
+    if part.changed and (not skip_unreadable or len(part.changed) == len(part.data.test)):
+        raise _changed(path, part)
+    loader, _ = build_test_loaders(config, part.data, part.changed)
+    found = evaluation.evaluate(trained.model, loader, torch.device("cpu"), trained.precision)
+    if wrong := int((~found.logits.isfinite().all(1)).sum()):
+        where = diagnose(trained.model, next(loader.epoch(0)).images, trained.precision)
+        raise FavoritError(
+            f"{path}: the logits of {wrong} of {len(found.logits)} test images are not finite; {where}: train again"
+        )
     image = torch.zeros(1, config.model.channels, *config.model.image_size)
-    return {"classes": trained.classes, "flags": result["flags"], **report(trained.model, found, image)}
+    left_out = {"skipped": list(part.changed.values())} if part.changed else {}
+    flags = [*result["flags"], *(["incomplete-test"] if part.changed else [])]
+    return EvaluatedRun(classes=trained.classes, flags=flags, **left_out, **report(trained.model, found, image))
 
 
-class Prediction(NamedTuple):
-    """An image file with its most probable classes, or the error if it cannot be read."""
-
-    file: Path
-    classes: list[tuple[str, float]]
-    error: str | None = None
-
-
-def predict_files(path: str | Path, images: Sequence[Path], top: int = 1) -> list[Prediction]:
-    """The `top` most probable classes of each image file. A folder is replaced by all images in and below it."""
-    trained, files = load(path), find_images(images)
-    batches = (_predict(trained, files[start : start + BATCH], top) for start in range(0, len(files), BATCH))
-    return [prediction for batch in batches for prediction in batch]
+def _test_part(path: Path | str, saved: dict[str, Any], data_dir: str | Path | None, data: Any) -> TestPart:
+    """The test images of a run."""
+    if data is not None or not has_test_files(Path(path)):
+        return TestPart(load_data(path, data_dir, data), {})
+    card = saved["data"]
+    root = existing_root(path_of(card["name"]), path_of(saved["config"]["data"]["name"]))
+    return read_test_part(Path(path), card, root)
 
 
-def _predict(trained: TrainedModel, files: list[Path], top: int) -> list[Prediction]:
-    pixels, errors = {}, {}
-    for index, file in enumerate(files):
-        try:
-            pixels[index] = read_image(file, trained.image_size, trained.channels)
-        except FavoritError as error:
-            errors[index] = str(error)
-    classes: dict[int, list[tuple[str, float]]] = {}
-    if pixels:
-        top_values, top_classes = trained.predict(torch.stack([*pixels.values()])).topk(min(top, len(trained.classes)))
-        for index, labels, values in zip(pixels, top_classes.tolist(), top_values.tolist(), strict=True):
-            classes[index] = [(trained.classes[label], value) for label, value in zip(labels, values, strict=True)]
-    return [Prediction(file, classes.get(index, []), errors.get(index)) for index, file in enumerate(files)]
+def _changed(path: str | Path, part: TestPart) -> FavoritError:
+    """The error for test images that are missing, unreadable or changed."""
+    count, total = len(part.changed), len(part.data.test)
+    files = named([*part.changed.values()])
+    what = f"{count} of {total} test images of {path} are missing, unreadable or changed: {files}"
+    others = f", or test the other {total - count} with --skip-unreadable" if count < total else ""
+    return FavoritError(f"{what}: restore them{others}; the accuracy of the run is in its result.json")
+
+
+def predict(run: str | Path | Run, images: Any, top: int = 5) -> list[Prediction]:
+    """The `top` most probable classes of each image, by the model of a run: see `TrainedModel.predict`.
+
+    Example:
+        favorit.predict("runs/0123456789abcdef", ["cat.png", "dog.png"])
+    """
+    return load(run).predict(images, top)
+
+
+def predict_files(run: str | Path | Run, images: Sequence[Path], top: int = 1) -> list[Prediction]:
+    """As `predict`, but if no file can be read, the predictions hold the errors."""
+    trained = load(run)
+    return trained.classify(find_images(images), top)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
 
@@ -37,8 +38,6 @@ def build_loaders(config: RunConfig, data: DataSet, rank: int, world: int) -> Lo
     options = config.data
     preprocess = build_preprocess(options.preprocess, data.mean, data.std)
     augment = build_augment(options.augment)
-    if options.augment_test and augment is not None:
-        _check_augmented_test(augment, options.augment)
     load = partial(Loader, seed=config.seed, preprocess=preprocess, classes=len(data.classes))
     indices, validation = _split(config, data)
     training = load(
@@ -51,15 +50,36 @@ def build_loaders(config: RunConfig, data: DataSet, rank: int, world: int) -> Lo
         rank=rank,
         world=world,
     )
-    # The subset does not depend on the run's seed, so that runs are compared on the same images.
-    tested = None if options.test_subset is None else split(data.test.labels, seed=0, subset=options.test_subset)[0]
-    plain_test = load(data.test, tested, batch_size=config.train.test_batch_size)
     validated = None if validation is None else load(*validation, batch_size=VALIDATION_BATCH)
-    labels = data.train.labels[indices]
-    if not options.augment_test or augment is None:
-        return Loaders(training, validated, plain_test, labels)
-    test = load(data.test, tested, batch_size=config.train.test_batch_size, augment=augment)
-    return Loaders(training, validated, test, labels, plain_test)
+    test, plain_test = build_test_loaders(config, data)
+    return Loaders(training, validated, test, data.train.labels[indices], plain_test)
+
+
+def build_test_loaders(
+    config: RunConfig, data: DataSet, leave_out: Collection[int] = ()
+) -> tuple[Loader, Loader | None]:
+    """(the test images, the same without augmentation or None if `test` does not augment). Needs no training images.
+
+    `leave_out` are indices of test images.
+    """
+    options = config.data
+    preprocess = build_preprocess(options.preprocess, data.mean, data.std)
+    augment = build_augment(options.augment) if options.augment_test else None
+    # The subset does not depend on the run's seed, so that runs are compared on the same images.
+    tested = split(data.test.labels, seed=0, subset=options.test_subset)[0]
+    load = partial(
+        Loader,
+        data.test,
+        tested[~torch.isin(tested, torch.tensor([*leave_out], dtype=torch.int64))],
+        batch_size=config.train.test_batch_size,
+        seed=config.seed,
+        preprocess=preprocess,
+        classes=len(data.classes),
+    )
+    if augment is None:
+        return load(), None
+    _check_augmented_test(augment, options.augment)
+    return load(augment=augment), load()
 
 
 def _check_augmented_test(augment: Augment, text: str | None) -> None:
@@ -101,6 +121,7 @@ def _split(config: RunConfig, data: DataSet) -> tuple[Tensor, tuple[Images, Tens
         folds=options.folds,
         fold=options.fold,
         subset=options.subset,
+        classes=data.classes,
     )
     if own is not None:
         return training, (own, None)

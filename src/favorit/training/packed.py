@@ -23,7 +23,8 @@ from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
 from favorit.errors import FavoritError
 from favorit.files import damaged, parse_json
-from favorit.training.stored import StoredRun, checked_result, parse_epochs
+from favorit.training.saved import check_config, check_result
+from favorit.training.stored import StoredRun, parse_epochs
 
 if TYPE_CHECKING:
     from favorit.training.predictions import Predictions
@@ -94,6 +95,9 @@ class PackedRun(StoredRun):
     def error(self) -> str | None:
         return None
 
+    def date(self) -> str | None:
+        return None  # the file may have been packed or copied much later
+
     def held(self) -> bool:
         return False
 
@@ -117,13 +121,14 @@ class PackedRun(StoredRun):
         # The configuration is checked first, because a newer version may have other members.
         if "config.json" not in members:
             raise self._damaged("no config.json")
-        config = parse_json(members["config.json"], self._member("config.json"), id=str, config=dict, data=dict)
+        path = self._member("config.json")
+        config = check_config(parse_json(members["config.json"], path), path)
         if missing := [name for name in RECORDS if name not in members]:
             raise self._damaged(f"no {', '.join(missing)}")
-        if config["id"] != self.id:
-            raise FavoritError(f"{self.path} holds the run {config['id']}: rename it to {config['id']}{SUFFIX}")
+        if (identifier := config.get("id")) != self.id:
+            raise FavoritError(f"{self.path} holds the run {identifier}: rename it to {identifier}{SUFFIX}")
         path = self._member("result.json")
-        result = checked_result(parse_json(members["result.json"], path, status=str), path)
+        result = check_result(parse_json(members["result.json"], path), path)
         if result["status"] == "complete" and PREDICTIONS not in members:
             raise self._damaged(f"no {PREDICTIONS}")
         return config, result

@@ -34,7 +34,14 @@ class Predictions:
 
 
 def summarize(logits: np.ndarray, labels: np.ndarray) -> Predictions:
-    """The predictions for logits (images, classes). Ties are broken by class order."""
+    """The predictions for logits (images, classes). Ties are broken by class order.
+
+    Raises ValueError for arrays of another shape, without images, or with values that are not finite.
+    """
+    if logits.ndim != 2 or not logits.size or labels.shape != logits.shape[:1]:
+        raise ValueError(f"logits of shape {logits.shape} and labels of shape {labels.shape}")
+    if logits.dtype.kind != "f" or labels.dtype.kind not in "iu" or not np.isfinite(logits).all():
+        raise ValueError(f"logits of type {logits.dtype} that are not finite, or labels of type {labels.dtype}")
     predicted = logits.argmax(-1)
     shifted = (logits - logits.max(-1, keepdims=True)).astype(np.float64)
     confidence = 1 / np.exp(shifted).sum(-1)
@@ -64,6 +71,8 @@ def decode(members: Mapping[str, bytes]) -> Predictions:
     arrays = [np.load(io.BytesIO(members[name]), allow_pickle=False) for name in ARRAYS]
     predicted, confidence, correct, images, digest = arrays
     count = int(images)
+    if not count or any(each.ndim != 1 or each.dtype.kind != "u" for each in (predicted, confidence, correct)):
+        raise ValueError("no images, or arrays that are not lists of bytes")
     if (len(confidence), len(correct)) != ((count + 1) // 2, (count + 7) // 8) or len(predicted) not in (
         count,
         len(confidence),

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from favorit.config import SECTIONS
-from favorit.errors import FavoritError
+from favorit.errors import FavoritError, check_path
 from favorit.fields import flatten
 from favorit.training.find import stored_runs
+from favorit.training.names import RunName, indexed_names, name_of
+from favorit.training.saved import is_edited
 from favorit.training.stored import StoredRun, has_ended
 
 if TYPE_CHECKING:
@@ -17,10 +20,14 @@ if TYPE_CHECKING:
 
 
 def runs(folder: str | Path = "runs") -> pandas.DataFrame:
-    """One row for each run, folder or packed: identifier, status, configuration, result and environment.
+    """One row for each run, folder or packed: identifier, status, study, name, date, configuration, result and
+    environment.
 
-    `status` is complete, failed, pruned, training (a process holds the run), stopped (none does; rerun to resume) or
-    damaged (see `error`).
+    `date` is when training started, in UTC; packed runs of older versions have none. `status` is complete, failed,
+    pruned, training (a process holds the run), stopped (none does; rerun to resume) or damaged (see `error`).
+
+    Example:
+        favorit.runs("runs")[["id", "layers", "test.accuracy"]]
     """
     import pandas
 
@@ -29,7 +36,13 @@ def runs(folder: str | Path = "runs") -> pandas.DataFrame:
 
 def rows(folder: str | Path) -> list[dict[str, Any]]:
     """The rows of `runs` as dictionaries, without pandas."""
-    return [_row(run) for run in stored_runs(folder)]
+    check_path("folder", folder)
+    if not os.path.exists(folder):
+        raise FavoritError(
+            f"{folder} does not exist: give a folder of runs (favorit.train and `favorit train` make one)"
+        )
+    indexed = indexed_names(folder)
+    return [_row(run, indexed) for run in stored_runs(folder)]
 
 
 def status(run: StoredRun, result: dict[str, Any] | None) -> str:
@@ -50,23 +63,28 @@ def had_machine_alone(environment: Mapping[str, Any] | None) -> bool:
     return recorded.get("workers", 1) == 1 and recorded.get("nice", 0) == 0
 
 
-def _row(run: StoredRun) -> dict[str, Any]:
+def _row(run: StoredRun, indexed: Mapping[str, RunName]) -> dict[str, Any]:
     try:
         saved, result = run.config(), run.result()
         config = saved["config"]
-        if missing := [section for section in SECTIONS if not isinstance(config.get(section), dict)]:
-            raise FavoritError(f"{run.path / 'config.json'} is damaged (no {', '.join(missing)})")
         if result is not None:
             run.check_epochs()
         epochs = [] if result is not None else run.epochs()
     except FavoritError as error:
         return {"id": run.id, "status": "damaged", "error": str(error)}
-    found: dict[str, Any] = {"id": run.id, "status": status(run, result), "layers": saved.get("layers")}
+    name = name_of(run.id, saved, indexed)
+    found: dict[str, Any] = {"id": run.id, "status": status(run, result), "study": name.study or None}
+    found |= {"name": name.name, "date": saved.get("started") or run.date(), "layers": saved.get("layers")}
     found |= {key: config.get(key) for key in ("seed", "scale")}
     found |= flatten({section: config[section] for section in SECTIONS})
+    edited = ["edited"] if is_edited(saved) else []
     if result is None:
-        return {**found, "epochs": len(epochs), "error": run.error()}
-    scalars = {key: value for key, value in result.items() if isinstance(value, int | float) and key != "schema"}
+        return {**found, "epochs": len(epochs), "flags": " ".join(edited), "error": run.error()}
+    scalars = {
+        key: value
+        for key, value in result.items()
+        if isinstance(value, int | float) and key != "schema" and key not in found
+    }
     tested = {f"test.{key}": value for key, value in result.get("test", {}).items() if isinstance(value, float)}
     nested = ("validation", "plain_test", "best_test", "best_validation_loss")
     evaluated = {f"{part}.{key}": value for part in nested for key, value in (result.get(part) or {}).items()}
@@ -76,7 +94,6 @@ def _row(run: StoredRun) -> dict[str, Any]:
     batches = dict(
         zip(("batch_seconds", "batch_seconds_deviation"), result.get("inference_seconds_per_batch", ()), strict=False)
     )
-    flags = " ".join(result.get("flags", []))
     return {
         **found,
         **scalars,
@@ -84,6 +101,6 @@ def _row(run: StoredRun) -> dict[str, Any]:
         **tested,
         **evaluated,
         **environment,
-        "flags": flags,
+        "flags": " ".join([*result.get("flags", []), *edited]),
         "error": result.get("error"),
     }

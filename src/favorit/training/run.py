@@ -3,126 +3,54 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils.data import Dataset
 
 from favorit import seeds
-from favorit.attention.local import LOCALS
-from favorit.config import DataConfig, ModelConfig, RunConfig, identify
-from favorit.data import AUGMENTS, PREPROCESSES, DataSet, build_preprocess, load_dataset, with_absolute_path
-from favorit.errors import FavoritError
-from favorit.model import HEADS, STEMS, ViT, create_model
+from favorit.config import RunConfig, as_run_config
+from favorit.data import (
+    DataSet,
+    as_dataset,
+    load_dataset,
+    read_spec,
+    with_absolute_path,
+)
+from favorit.data.datasets import ARRAYS
+from favorit.errors import FavoritError, check_path, check_positive
+from favorit.model import ViT, create_model
 from favorit.model.layout import layers, shorten
 from favorit.model.outline import check_memory
-from favorit.position import POSITIONS
-from favorit.spec import Registry, parse_pattern, parse_sum
+from favorit.process import check_accelerator
+from favorit.training.components import record_components
 from favorit.training.determinism import deterministic
-from favorit.training.engine import DivergedError, Training
+from favorit.training.diagnosis import DivergedError
+from favorit.training.engine import Training
 from favorit.training.events import End, Event
-from favorit.training.find import find_run, open_run
+from favorit.training.find import find_run
 from favorit.training.folder import HeldError, RunFolder
-from favorit.training.optim import OPTIMIZERS, SCHEDULES
-from favorit.training.packed import SUFFIX
-from favorit.training.predictions import Predictions
-from favorit.training.stored import StoredRun, has_ended
+from favorit.training.handle import Run
+from favorit.training.identity import resolve, run_id
+from favorit.training.progress import is_first_process, training_progress
+from favorit.training.stored import StoredRun, has_ended, utc
+from favorit.training.test_files import write_test_files
 
 PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 
 
-@dataclass(frozen=True)
-class Run:
-    """A run on disk: a folder or a packed file."""
-
-    path: Path
-
-    @property
-    def id(self) -> str:
-        return self.path.name.removesuffix(SUFFIX)
-
-    @property
-    def result(self) -> dict[str, Any]:
-        """The result: status, test metrics, times, environment."""
-        run = open_run(self.path)
-        result = run.result()
-        if result is None:
-            run.config()  # raises if there is no run at all
-            raise FavoritError(f"{self.path} is not finished: train the same configuration again to resume it")
-        return result
-
-    @property
-    def epochs(self) -> list[dict[str, Any]]:
-        return open_run(self.path).epochs()
-
-    @property
-    def predictions(self) -> Predictions:
-        """Class, confidence and correctness for each test image of a complete run."""
-        if (status := self.result["status"]) != "complete":
-            raise FavoritError(f"{self.path} is {status}, not complete, so it has no predictions")
-        return open_run(self.path).predictions()
-
-    @property
-    def config(self) -> RunConfig:
-        return RunConfig(**open_run(self.path).config()["config"])
-
-
-def resolve(config: RunConfig, data: DataSet) -> RunConfig:
-    """The configuration with the fields that the data set determines: image size, channels, classes.
-
-    `data.validation` is reset to its default if the data set has its own validation part.
-    """
-    size = build_preprocess(config.data.preprocess, data.mean, data.std).output_size(data.image_size)
-    model = config.model.replace(image_size=size, channels=data.channels, classes=len(data.classes))
-    own = data.validation is not None and config.data.folds is None
-    return config.replace(
-        model=model, data=config.data.replace(validation=DataConfig().validation) if own else config.data
-    )
-
-
-def run_id(config: RunConfig, digest: str) -> str:
-    """The identifier of a resolved run: a hash that does not depend on how the configuration was written.
-
-    Layouts are expanded, specs made canonical, defaults left out, and the data set's digest replaces its name.
-    """
-    model, data, options = config.model, config.data, config.train
-    canonical = config.replace(
-        model=model.replace(
-            layout="all_standard",
-            performer=ModelConfig().performer,
-            stem=str(STEMS.canonical(model.stem)),
-            head=str(HEADS.canonical(model.head)),
-            position="+".join(str(POSITIONS.canonical(part)) for part in parse_sum(model.position)),
-            local=None if model.local is None else str(LOCALS.canonical(model.local)),
-            head_dim=None if model.head_dim == model.dim // model.heads else model.head_dim,
-        ),
-        data=data.replace(
-            name=DataConfig().name,
-            augment=_canonical_pattern(AUGMENTS, data.augment),
-            preprocess=_canonical_pattern(PREPROCESSES, data.preprocess),
-        ),
-        train=options.replace(
-            optimizer=str(OPTIMIZERS.canonical(options.optimizer)), schedule=str(SCHEDULES.canonical(options.schedule))
-        ),
-    )
-    mixers = [str(spec) for spec in layers(model.layout, model.performer, model.depth)]
-    return identify({**canonical.changed(), "layers": mixers, "digest": digest})
-
-
-def _canonical_pattern(registry: Registry, text: str | None) -> str | None:
-    """A pipeline of steps in canonical form; None if it is empty."""
-    if text is None or text.strip() in ("", "none"):
-        return None
-    return "|".join(str(registry.canonical(spec)) for spec in parse_pattern(text))
-
-
 def train(
-    config: RunConfig | dict[str, Any],
+    config: RunConfig | Mapping[str, Any],
     *,
+    data: DataSet | Dataset[Any] | tuple[Any, Any] | None = None,
     out: str | Path = "runs",
+    name: str | None = None,
+    study: str | None = None,
     data_dir: str | Path | None = None,
     accelerator: str = "auto",
     devices: int = 1,
@@ -131,21 +59,94 @@ def train(
     workers: int = 1,
     read: Callable[[str, str | Path | None], DataSet] = load_dataset,
     listen: Callable[[Event, RunConfig], bool | None] | None = None,
+    progress: bool = True,
 ) -> Run:
     """Trains a configuration into `out`/<id>, or resumes it there. A complete run is returned without training; a
     failed run raises its error again.
 
-    `workers` is the number of runs that share the machine; the result records it with the times. `read` loads the data
-    set; pass a caching function to train many runs on the same data. `listen` is called with every event on rank 0. If
-    it returns True after an Epoch, the run is pruned: it stops without a test, and resumes when trained again.
+    Args:
+        config: A RunConfig, or a dictionary with any of the sections `model`, `data` and `train`, and `seed`. Other
+            fields keep their defaults.
+        data: Images of this script instead of the data set `data.name`: (images, labels), a torch Dataset, or the
+            result of `favorit.build_dataset`. The identifier of the run depends on their content.
+        out: The folder for runs.
+        name: A name that is recorded with the run: `favorit runs` shows it, and commands find the run by it. It does
+            not identify the run.
+        study: The name of a study that is recorded with the run.
+        data_dir: The folder for data sets.
+        accelerator: auto, cpu, cuda or mps.
+        devices: The number of processes that share each batch.
+        compiled: Compile the model with torch.compile.
+        checkpoint_seconds: The time between two checkpoints within an epoch.
+        workers: The number of runs that share the machine. The result records it with the times.
+        read: Loads the data set `data.name`. Pass a caching function to train many runs on the same data.
+        listen: Called with every event on rank 0. If it returns True after an Epoch, the run is pruned: it stops
+            without a test, and resumes when trained again.
+        progress: Print a line for each epoch to stderr, and draw a bar if stderr is a terminal.
+
+    Example:
+        run = favorit.train({"data": {"name": "digits"}, "train": {"epochs": 3}})
+        run.result["test"]["accuracy"]
     """
-    config = RunConfig(**config) if isinstance(config, dict) else config
+    config = as_run_config(config)
+    check_accelerator(accelerator)
+    check_path("out", out)
     if Path(out).exists() and not Path(out).is_dir():
         raise FavoritError(f"{out} is a file: give a folder for runs, which is created if it does not exist")
-    data = read(config.data.name, data_dir)
+    check_positive(devices=devices, workers=workers)
+    if not isinstance(checkpoint_seconds, int | float):
+        raise FavoritError(f"checkpoint_seconds={checkpoint_seconds!r} is not valid: a number of seconds")
+    if listen is not None and not callable(listen):
+        raise FavoritError(f"listen={listen!r} is not valid: a function of an event and a RunConfig, or None")
+    if data is None:
+        loaded = read(read_spec(config.data), data_dir)
+    else:
+        loaded = as_dataset(data)
+        config = _on_arrays(config)
+    with _shown(progress) as show:
+
+        def on_event(event: Event, own: RunConfig) -> bool | None:
+            if show is not None:
+                show(event, own)
+            return None if listen is None else listen(event, own)
+
+        options: dict[str, Any] = dict(compiled=compiled, checkpoint_seconds=checkpoint_seconds, workers=workers)
+        return _train(config, loaded, Path(out), name, study, accelerator, devices, on_event, **options)
+
+
+def _on_arrays(config: RunConfig) -> RunConfig:
+    """The configuration of a run on arrays of a script."""
+    if "name" in config.data.model_fields_set and config.data.name != ARRAYS:
+        raise FavoritError(f"data=... and data.name={config.data.name!r} are both given: give only one of them")
+    return config.replace(data=config.data.replace(name=ARRAYS))
+
+
+@contextmanager
+def _shown(progress: bool) -> Iterator[Callable[[Event, RunConfig], None] | None]:
+    """The display of the first process, on stderr; None if there is none."""
+    if not (progress and is_first_process()):
+        yield None
+        return
+    from rich.console import Console
+
+    with training_progress(Console(stderr=True, highlight=False)) as show:
+        yield show
+
+
+def _train(
+    config: RunConfig,
+    data: DataSet,
+    out: Path,
+    name: str | None,
+    study: str | None,
+    accelerator: str,
+    devices: int,
+    listen: Callable[[Event, RunConfig], bool | None],
+    **options: Any,
+) -> Run:
     config = resolve(config, data)
     identifier = run_id(config, data.digest)
-    folder = RunFolder(Path(out) / identifier)
+    folder = RunFolder(out / identifier)
     stored = find_run(identifier, out)
     if has_ended(result := stored.result()):
         return _finished(stored, result)
@@ -153,9 +154,7 @@ def train(
     model = create_model(config.model, seed=seeds.derive(config.seed, "model"))
     fabric = _launch(accelerator, devices, config.train.precision, model)
     # Built before the folder exists, so that an invalid configuration leaves no folder.
-    training = Training(
-        config, data, model, fabric, folder, compiled=compiled, checkpoint_seconds=checkpoint_seconds, workers=workers
-    )
+    training = Training(config, data, model, fabric, folder, **options)
     with deterministic(config.train.deterministic), _locked(folder, fabric):
         # Another process may have finished the run since the first check, which was seconds ago.
         if has_ended(result := fabric.broadcast(folder.result() if fabric.is_global_zero else None)):
@@ -163,10 +162,20 @@ def train(
                 folder.tidy()
             return _finished(folder, result)
         if fabric.is_global_zero:
-            card = {"name": with_absolute_path(config.data.name), **_card(data)}
+            if data.files is not None:
+                write_test_files(folder, data.files.test, data.test.images)
+            card = {"name": with_absolute_path(read_spec(config.data)), **_card(data)}
             pattern = shorten(layers(config.model.layout, config.model.performer, config.model.depth))
+            own = record_components(config)
             folder.write_config(
-                {"id": identifier, "layers": pattern, "config": config.model_dump(mode="json"), "data": card}
+                {
+                    "id": identifier,
+                    "layers": pattern,
+                    **_labels(folder, name, study),
+                    "config": config.model_dump(mode="json"),
+                    "data": card,
+                    **({"components": own} if own else {}),
+                }
             )
         try:
             _consume(training, config, listen)
@@ -193,7 +202,14 @@ def _launch(accelerator: str, devices: int, precision: str, model: ViT) -> Any:
     if devices > 1:  # the search for unused parameters costs time at every step, so it is enabled only if needed
         strategy = "ddp" if _all_get_gradients(model) else "ddp_find_unused_parameters_true"
     try:
-        fabric = Fabric(accelerator=accelerator, devices=devices, strategy=strategy, precision=PRECISIONS[precision])  # type: ignore[arg-type]
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*AMP with fp16 is not supported on CPU")  # rejected below
+            fabric = Fabric(
+                accelerator=accelerator,
+                devices=devices,
+                strategy=strategy,
+                precision=PRECISIONS[precision],  # type: ignore[arg-type]
+            )
     except (ValueError, TypeError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         raise FavoritError(f"accelerator={accelerator!r} with devices={devices} is not available: {reason}") from None
@@ -231,7 +247,7 @@ def _locked(folder: RunFolder, fabric: Any) -> Iterator[None]:
         yield
 
 
-def _consume(training: Training, config: RunConfig, listen: Callable[[Event, RunConfig], bool | None] | None) -> None:
+def _consume(training: Training, config: RunConfig, listen: Callable[[Event, RunConfig], bool | None]) -> None:
     events = training.events()
     stop: bool | None = None
     while True:
@@ -239,9 +255,18 @@ def _consume(training: Training, config: RunConfig, listen: Callable[[Event, Run
             event = events.send(stop)
         except StopIteration:
             return
-        stop = listen(event, config) if listen is not None else None
+        stop = listen(event, config)
         if isinstance(event, End):
             return
+
+
+def _labels(folder: RunFolder, name: str | None, study: str | None) -> dict[str, str]:
+    """Name, study and start of the run, which do not identify it. A resumed run keeps those that it has."""
+    before: dict[str, Any] = {}
+    with suppress(FavoritError):  # a new run, or a damaged file, which is written again
+        before = folder.config()
+    labels = {"name": name, "study": study, "started": utc(time.time())}
+    return {key: kept for key, value in labels.items() if (kept := before.get(key) or value)}
 
 
 def _card(data: DataSet) -> dict[str, Any]:
@@ -253,4 +278,5 @@ def _card(data: DataSet) -> dict[str, Any]:
         "std": data.std,
         "image_size": data.image_size,
         "channels": data.channels,
+        "fit": data.fit,
     }

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from pydantic_core import from_json
-
 from favorit.errors import FavoritError
-from favorit.files import damaged
+from favorit.files import parse_values
+from favorit.training.saved import check_epochs
 
 if TYPE_CHECKING:
     from favorit.training.predictions import Predictions
-
-# The field that a result of each status must have.
-NEEDED = {"complete": "test", "failed": "error"}
 
 
 class StoredRun(ABC):
@@ -64,6 +61,10 @@ class StoredRun(ABC):
         """
 
     @abstractmethod
+    def date(self) -> str | None:
+        """When a run that does not record its start was written, as text; None if the file does not show it."""
+
+    @abstractmethod
     def held(self) -> bool:
         """True if a process is training the run."""
 
@@ -76,22 +77,17 @@ class StoredRun(ABC):
         return FavoritError(f"{self.path} failed before: {result['error']} (delete the {self.form} to retry)")
 
 
+def utc(seconds: float) -> str:
+    """A time in seconds since 1970 as text, such as `2026-11-19T22:54:20+00:00`."""
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="seconds")
+
+
 def has_ended(result: dict[str, Any] | None) -> TypeGuard[dict[str, Any]]:
     """True if the run is complete or failed. A pruned run has not ended: it can be resumed."""
     return result is not None and result["status"] != "pruned"
 
 
-def checked_result(result: dict[str, Any], path: str) -> dict[str, Any]:
-    """The result, if it has the field that its status requires; else raises an error that names `path`."""
-    if (needed := NEEDED.get(result["status"], "status")) not in result:
-        raise damaged(path, f"no {needed}")
-    return result
-
-
 def parse_epochs(content: bytes, path: str) -> list[dict[str, Any]]:
     """The records in the lines of epochs.jsonl. A last line truncated by a kill is ignored."""
     whole, _, _ = content.rpartition(b"\n")
-    try:
-        return list(from_json(b"[" + b",".join(whole.splitlines()) + b"]"))
-    except ValueError as error:
-        raise damaged(path, error) from None
+    return check_epochs(parse_values(b"[" + b",".join(whole.splitlines()) + b"]", path), path)

@@ -14,11 +14,11 @@ from optuna.trial import FrozenTrial, TrialState
 
 from favorit import measure
 from favorit.config import RunConfig
-from favorit.data import DataSet
+from favorit.data import DataSet, read_spec
 from favorit.machine_lock import measuring, training
 from favorit.training import Begin, Epoch, Event, Run, Step, load, train
 from favorit.training.folder import HeldError, RunFolder
-from favorit.training.run import resolve, run_id
+from favorit.training.identity import resolve, run_id
 from favorit.tuning.events import TrialProgress, TuneEvent
 from favorit.tuning.plan import Plan
 
@@ -59,7 +59,7 @@ class Attempt:
 
         A run with a result from an equal trial, an earlier search or a killed process is not trained again.
         """
-        identifier = identify_run(config, self.read(config.data.name, self.plan.data_dir))
+        identifier = identify_run(config, self.read(read_spec(config.data), self.plan.data_dir))
         self.trial.set_user_attr("run", identifier)
         folder = RunFolder(self.plan.out / identifier)
         while True:
@@ -100,11 +100,14 @@ class Attempt:
             run = train(
                 config,
                 out=plan.out,
+                name=f"trial {self.trial.number}",
+                study=plan.name,
                 data_dir=plan.data_dir,
                 accelerator=plan.accelerator,
                 workers=plan.workers,
                 read=self.read,
                 listen=on_event,
+                progress=False,
             )
         if run.result["status"] == "pruned":
             return Outcome(TrialState.PRUNED)
@@ -162,7 +165,7 @@ def _latency(attempt: Attempt, run: Run) -> float:
         threads = torch.get_num_threads()
         torch.set_num_threads(attempt.plan.threads)
         try:
-            calls = {"one": lambda: model.predict(images[:1]), "batch": lambda: model.predict(images)}
+            calls = {"one": lambda: model.probabilities(images[:1]), "batch": lambda: model.probabilities(images)}
             found = measure.time_interleaved(calls, repeats=attempt.plan.repeats)
         finally:
             torch.set_num_threads(threads)

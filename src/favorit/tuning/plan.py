@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from favorit import measure
+from favorit.source import Source
 from favorit.tuning.distributions import DISTRIBUTIONS
 from favorit.tuning.space import Space
 
@@ -15,7 +16,8 @@ from favorit.tuning.space import Space
 class Plan:
     """A search: its space and method, where it is stored, and its number of trials.
 
-    `threads` is the total number of threads of all workers.
+    `threads` is the total number of threads of all workers. Worker processes import the files `sources`, which register
+    components.
     """
 
     space: Space
@@ -31,6 +33,7 @@ class Plan:
     workers: int
     threads: int
     repeats: int
+    sources: tuple[Source, ...] = ()
 
     @property
     def lock_dir(self) -> Path:

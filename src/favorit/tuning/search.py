@@ -14,9 +14,11 @@ import torch
 from optuna.pruners import NopPruner
 from optuna.storages import BaseStorage
 
-from favorit.config import RunConfig
-from favorit.data import load_dataset
-from favorit.errors import FavoritError, check_positive, unknown
+from favorit.config import RunConfig, as_run_config
+from favorit.data import load_dataset, read_spec
+from favorit.errors import FavoritError, check_path, check_positive, unknown
+from favorit.process import check_accelerator
+from favorit.training.components import sources
 from favorit.tuning.events import StudyStarted, TuneEvent
 from favorit.tuning.objective import OBJECTIVES, identify_run
 from favorit.tuning.plan import Plan
@@ -50,16 +52,35 @@ def tune(
 ) -> TuneResult:
     """Searches a space for the best configuration.
 
-    `space` is the name of a built-in space, a YAML file, or a dict of fields and their distributions. Trials are runs
-    in `out`, compared on the validation images of `base.data`. The search ends when there are `trials` in total
-    (default: a whole grid, or 20). Rerun the same call to resume; several processes may run it at once. With
-    `objectives=("accuracy", "latency")` the result has a Pareto front. All draws follow from `base.seed`. With several
-    `workers`, call it below `if __name__ == "__main__":`, as multiprocessing requires.
+    The search ends when there are `trials` in total. Rerun the same call to resume; several processes may run it at
+    once. All draws follow from `base.seed`. With several `workers`, call it below `if __name__ == "__main__":`, as
+    multiprocessing requires.
+
+    Args:
+        space: The name of a built-in space, a YAML file, or a dictionary of fields and their distributions.
+        base: The configuration that trials change: a RunConfig or a dictionary. Trials are runs in `out`, compared on
+            the validation images of its data.
+        trials: The number of trials in total; by default a whole grid, or 20.
+        sampler, pruner: Specs such as `tpe` and `median`.
+        objectives: `("accuracy",)`, or `("accuracy", "latency")`, for which the result has a Pareto front.
+        storage: The URL of an Optuna storage; by default a file in `out`.
+        repeats: The number of measurements of a latency.
+        listen: Called with every event.
+
+    Example:
+        result = favorit.tune({"train.lr": "log(1e-4, 1e-2)"}, {"train": {"epochs": 3}}, trials=8)
+        result.best
     """
+    check_path("out", out)
+    for option, text in (("name", name), ("storage", storage), ("sampler", sampler), ("pruner", pruner)):
+        if not isinstance(text, str | None):
+            raise FavoritError(f"{option}={text!r} is not valid: text, or None")
+    if isinstance(objectives, str):
+        objectives = objectives.split(",")
     if not isinstance(space, Space):
         space = read_space(space)
     if base is not None:
-        space = replace(space, base=RunConfig(**base) if isinstance(base, dict) else base)
+        space = replace(space, base=as_run_config(base))
     plan = _plan(
         space,
         name=name or space.name,
@@ -74,8 +95,8 @@ def tune(
         workers=workers,
         repeats=repeats,
     )
-    plan.lock_dir.mkdir(parents=True, exist_ok=True)
     with _optuna_errors_only(), open_storage(plan.storage, plan.out) as backend:
+        plan.lock_dir.mkdir(parents=True, exist_ok=True)
         study = _create_study(plan, backend)
         emit = listen or (lambda event: None)
         finished = sum(trial.state.is_finished() for trial in study.get_trials(deepcopy=False))
@@ -103,6 +124,7 @@ def _plan(
         raise FavoritError(f"the objective {','.join(objectives)!r} is not valid: use accuracy, or accuracy,latency")
     if not re.fullmatch(r"[\w.-]+", name):
         raise FavoritError(f"the study's name {name!r} is not valid: use letters, digits, '-', '_' and '.'")
+    check_accelerator(options["accelerator"])
     check_positive(workers=options["workers"], **({} if trials is None else {"trials": trials}))
     data = space.base.data
     if not data.validation and data.folds is None:
@@ -117,7 +139,7 @@ def _plan(
     if not isinstance(PRUNERS.build(pruner, epochs=space.base.train.epochs), NopPruner) and len(objectives) > 1:
         raise FavoritError(f"the pruner {pruner!r} cannot be used with two objectives: use none")
     identify_run(
-        space.base, load_dataset(space.base.data.name, options["data_dir"])
+        space.base, load_dataset(read_spec(space.base.data), options["data_dir"])
     )  # raises an error if the data set does not fit the model
     return Plan(
         space=space,
@@ -126,6 +148,7 @@ def _plan(
         sampler=str(SAMPLERS.canonical(sampler)),
         pruner=str(PRUNERS.canonical(pruner)),
         threads=torch.get_num_threads(),
+        sources=sources(),
         **options,
     )
 

@@ -77,7 +77,7 @@ class Space:
                 self._check_value(key, value)
 
     def _check_value(self, key: str, value: Any) -> None:
-        from favorit.training.run import run_id
+        from favorit.training.identity import run_id
 
         reasons = []
         for others in _combinations({name: each.ends for name, each in self.distributions.items() if name != key}):

@@ -13,12 +13,14 @@ state are marked "Inferred".
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from favorit.config import DataConfig, ModelConfig, RunConfig, TrainConfig
 from favorit.errors import FavoritError, unknown
+from favorit.files import read_yaml
 from favorit.model.presets import preset
 from favorit.tuning.space import Space
 
@@ -194,7 +196,14 @@ SPACES = {space.name: space for space in _ALL}
 def read_space(space: str | Path | Mapping[str, str]) -> Space:
     """The built-in space with this name, the space in this YAML file, or a space with these fields."""
     if isinstance(space, Mapping):
+        if not all(isinstance(name, str) for name in space):
+            raise FavoritError(f"the search space {dict(space)!r} must have names of fields, such as train.lr, as keys")
         return Space("tuning", dict(space))
+    if not isinstance(space, str | os.PathLike):
+        raise FavoritError(
+            f"the search space must be a name, a YAML file or a dictionary such as {{'train.lr': 'log(1e-4, 1e-2)'}}, "
+            f"not {space!r}"
+        )
     if str(space) in SPACES:
         return SPACES[str(space)]
     file = Path(space)
@@ -204,12 +213,7 @@ def read_space(space: str | Path | Mapping[str, str]) -> Space:
 
 
 def _read_fields(file: Path) -> dict[str, str]:
-    import yaml
-
-    try:
-        fields = yaml.safe_load(file.read_text())
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise FavoritError(f"the search space {file} cannot be read as YAML: {' '.join(str(error).split())}") from None
+    fields = read_yaml(file, f"the search space {file}")
     if not isinstance(fields, dict) or not all(isinstance(part, str) for pair in fields.items() for part in pair):
         raise FavoritError(f"the search space {file} must have lines such as train.lr: log(1e-4, 3e-3)")
     return fields

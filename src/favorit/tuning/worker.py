@@ -164,6 +164,8 @@ def work_in_process(parent: Parent, plan: Plan) -> None:
     """Runs `work` in a worker process. Sends its events, and the error if one stops it."""
     torch.set_num_threads(max(1, plan.threads // plan.workers))
     try:
+        for source in plan.sources:
+            source.load()
         with open_storage(plan.storage, plan.out) as storage:
             work(plan, storage, parent.send)
     except (FavoritError, OSError) as error:

@@ -1,6 +1,6 @@
 """Fast paths of attention on the CPU. They compute the formulas of `linear.py` and `softmax.py`; `route.py` picks one.
 
-    linear attention     short, blocked, causal, few_queries
+    linear attention     short, blocked, in_parts, few_queries
     softmax attention    explicit_softmax, folded_softmax
     feature maps         block_features (any kernel, by autograd), relu and favor (hand-written backward)
     sizes and dtypes     limits, tiling, precision, threads

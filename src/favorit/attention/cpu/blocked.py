@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from favorit.attention.cpu import in_parts
 from favorit.attention.cpu.block_features import (
     BlockFeatures,
     Features,
@@ -29,9 +29,10 @@ from favorit.attention.cpu.block_features import (
 )
 from favorit.attention.cpu.limits import Limits
 from favorit.attention.cpu.tiling import block_sizes, blocks_of_heads, buffer_for, chunks, slice_tokens
+from favorit.attention.derivatives import first_derivatives_only
 from favorit.attention.dtypes import widened
-from favorit.attention.kernels.contract import Kernel
-from favorit.attention.stability import TINY, finite, guard, or_zero
+from favorit.attention.kernels.contract import ExponentialKernel, Kernel
+from favorit.attention.stability import TINY, finite, guard, has_tiny_sum, or_zero
 from favorit.autocast import without_autocast
 
 # In bf16, the mean features of queries are estimated from every fifth query. A stride of 5 then samples every column of
@@ -40,8 +41,15 @@ QUERY_STRIDE = 5
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, kernel: Kernel, limits: Limits) -> Tensor:
-    """(B,H,Nq,D), (B,H,Nk,D), (B,H,Nk,D), (B,Nk) -> (B,H,Nq,D); products are in the dtype of v."""
-    return _BlockedAttention.apply(kernel, limits, key_mask, q, k, v, *kernel.parameters())
+    """(B,H,Nq,D), (B,H,Nk,D), (B,H,Nk,D), (B,Nk) -> (B,H,Nq,D); products are in the dtype of v.
+
+    If a row sum of an `ExponentialKernel` is too small, attention is computed from the exponents instead.
+    """
+    out = _BlockedAttention.apply(kernel, limits, key_mask, q, k, v, *kernel.parameters())
+    if out is None:
+        assert isinstance(kernel, ExponentialKernel)
+        return in_parts.attend_exactly(q, k, v, key_mask, kernel, limits)
+    return out
 
 
 def attend_in_bf16(q: Tensor, k: Tensor, v: Tensor, kernel: Kernel, limits: Limits) -> Tensor:
@@ -74,7 +82,7 @@ class _BlockedAttention(torch.autograd.Function):
         k: Tensor,
         v: Tensor,
         *parameters: Tensor,
-    ) -> Tensor:
+    ) -> Tensor | None:
         wide = widened(v.dtype)
         kept = _expand_mask(key_mask, k)
         sizes = block_sizes(q.shape[:2].numel(), max(q.shape[-2], k.shape[-2]), kernel.features, v.dtype, limits)
@@ -82,12 +90,14 @@ class _BlockedAttention(torch.autograd.Function):
         implementation, sums = _first_valid_sums(implementations, kernel.features, sizes, q, k, v, kept)
         s, weight, mean = sums.s, sums.weight, sums.mean
         # Adding d changes only tiny row sums; for others it is below rounding.
-        needs_guard = not weight.amin() >= TINY * k.shape[-2] / torch.finfo(wide).eps
+        needs_guard = has_tiny_sum(weight, k.shape[-2])
         if needs_guard:
             seen = v if mean is None else sums.values[..., :-1]
             count = v.new_full((1, 1), k.shape[-2]) if kept is None else kept.sum(-2, keepdim=True, dtype=wide)
             s.add_(TINY * (seen if kept is None else seen * kept).sum(-2, keepdim=True))
             weight.add_(guard(count).to(weight.dtype))
+            if isinstance(kernel, ExponentialKernel) and has_tiny_sum(weight, k.shape[-2]):
+                return None
         out = s.div_(weight.mT.to(wide))  # dividing bf16 rows by a bf16 column takes torch three times as long
         ctx.kernel = kernel
         ctx.key_mask = key_mask
@@ -101,7 +111,7 @@ class _BlockedAttention(torch.autograd.Function):
         return out if mean is None else (out + mean).to(v.dtype)
 
     @staticmethod
-    @once_differentiable
+    @first_derivatives_only
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         q, k, values, kz, out, weight, *others = ctx.saved_tensors
         block_heads, block_tokens = ctx.sizes

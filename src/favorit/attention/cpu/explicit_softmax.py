@@ -18,10 +18,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from favorit.attention.cpu.limits import Limits
 from favorit.attention.cpu.tiling import chunks, even_chunk_size
+from favorit.attention.derivatives import first_derivatives_only
 from favorit.attention.dtypes import full_precision, output_dtype
 
 
@@ -73,7 +73,7 @@ class _InFp32(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
+    @first_derivatives_only
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, w = ctx.saved_tensors
         blocks, scores = _blocks_of_images(q, k, ctx.limits)
@@ -116,7 +116,7 @@ class _InBf16(torch.autograd.Function):
         return torch.bmm(w, v).unflatten(0, ctx.heads)
 
     @staticmethod
-    @once_differentiable
+    @first_derivatives_only
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, w = ctx.saved_tensors
         g = grad_out.reshape(-1, *grad_out.shape[2:])
@@ -144,7 +144,7 @@ class _FewQueries(torch.autograd.Function):
         return torch.bmm(w, x).unflatten(0, ctx.heads)
 
     @staticmethod
-    @once_differentiable
+    @first_derivatives_only
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor, Tensor]:
         q, x, w = ctx.saved_tensors
         g = grad_out.reshape(-1, *grad_out.shape[2:])

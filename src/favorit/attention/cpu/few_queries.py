@@ -15,31 +15,39 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from favorit.attention.cpu.block_features import ParameterGradients, cpu_kernel
 from favorit.attention.cpu.limits import Limits
 from favorit.attention.cpu.tiling import block_sizes, blocks_of_heads, buffer_for, chunks, slice_tokens
+from favorit.attention.derivatives import first_derivatives_only
 from favorit.attention.dtypes import widened
-from favorit.attention.kernels.contract import Kernel
+from favorit.attention.kernels.contract import ExponentialKernel, Kernel
 from favorit.attention.mixer import UnprojectedTokens
-from favorit.attention.stability import TINY
+from favorit.attention.stability import TINY, has_tiny_sum
 from favorit.autocast import without_autocast
 
 
-def read(q: Tensor, k: Tensor, tokens: UnprojectedTokens, kernel: Kernel, limits: Limits) -> Tensor:
-    """(B,H,I,D) -> (B,H,I,D). k contains the projected keys of the tokens; products are computed in its dtype."""
+def read(q: Tensor, k: Tensor, tokens: UnprojectedTokens, kernel: Kernel, limits: Limits) -> Tensor | None:
+    """(B,H,I,D) -> (B,H,I,D). k contains the projected keys of the tokens; products are computed in its dtype.
+
+    None if a row sum of an `ExponentialKernel` is too small.
+    """
     with without_autocast(k):
         w = _weights(kernel, limits, q, k)
+    if w is None:
+        return None
     mixed = torch.bmm(w.flatten(1, 2).to(tokens.x.dtype), tokens.x)
     return tokens.values(mixed.unflatten(1, w.shape[1:3]))
 
 
-def _weights(kernel: Kernel, limits: Limits, q: Tensor, k: Tensor) -> Tensor:
-    """w (B,H,I,N) in fp32 or fp64; products are in the dtype of k."""
+def _weights(kernel: Kernel, limits: Limits, q: Tensor, k: Tensor) -> Tensor | None:
+    """w (B,H,I,N) in fp32 or fp64; products are in the dtype of k. None as in `read`."""
     q = q.to(widened(q.dtype))
     s = _Scores.apply(kernel, limits, kernel.queries(q).to(k.dtype), k, *kernel.parameters()).to(q.dtype) + TINY
-    return s / s.sum(-1, keepdim=True)
+    sums = s.sum(-1, keepdim=True)
+    if isinstance(kernel, ExponentialKernel) and has_tiny_sum(sums, k.shape[-2]):
+        return None
+    return s / sums
 
 
 class _Scores(torch.autograd.Function):
@@ -69,7 +77,7 @@ class _Scores(torch.autograd.Function):
         return s if scale is None else s.mul_(scale)
 
     @staticmethod
-    @once_differentiable
+    @first_derivatives_only
     def backward(ctx: Any, grad_s: Tensor) -> tuple[Tensor | None, ...]:
         phi_q, k, scale, *others = ctx.saved_tensors
         block_heads, block_tokens = ctx.sizes

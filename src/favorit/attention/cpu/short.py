@@ -1,7 +1,8 @@
 """Linear attention with all features at once, for short sequences: the direct form in fewer and cheaper calls.
 
 With a few thousand elements, call overhead dominates. This module uses 3D products and a sum instead of a product with
-one column, and leaves out the guard if features have a floor. The first two changes, and no context manager without
+one column, and leaves out the guard if features have a floor. If a row sum of an `ExponentialKernel` is too small, it
+computes attention from the exponents instead. The first two changes, and no context manager without
 autocast, reduced the time of relu at 128 tokens, batch 1, from 205 to 180 us (Zen 3; LOG.md, 2026-11-16). Used up to
 `Limits.few_feature_elements` elements; above, blocks are faster.
 Shapes: B batch, H heads, N tokens, D head width, M features, G = B H.
@@ -13,9 +14,10 @@ import torch
 from torch import Tensor
 
 from favorit.attention.cpu.block_features import cpu_kernel
-from favorit.attention.kernels.contract import Kernel
-from favorit.attention.prefix_sums import causal_attention
-from favorit.attention.stability import SAFE_FLOOR, TINY, finite, guard, mask_keys
+from favorit.attention.exponential import exact_attention
+from favorit.attention.kernels.contract import ExponentialKernel, Kernel
+from favorit.attention.prefix_sums import causal_sums
+from favorit.attention.stability import SAFE_FLOOR, TINY, finite, guard, has_tiny_sum, mask_keys
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, kernel: Kernel, is_causal: bool) -> Tensor:
@@ -25,27 +27,31 @@ def attend(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, kernel: Ker
     u, r = on_cpu.keys(kernel, k)
     if key_mask is not None:
         r = mask_keys(r, u, key_mask)
+    floor = on_cpu.floor(kernel)
     if is_causal:
-        return causal_attention(phi_q, u, r, v, on_cpu.floor(kernel))
-    shape = (*q.shape[:-1], v.shape[-1])
-    phi_q, u, v = phi_q.flatten(0, 1), u.flatten(0, 1), v.flatten(0, 1)
-    if r is not None:
-        return _with_scale(phi_q, u, r.flatten(0, 1), v).view(shape)
+        sums, weight = causal_sums(phi_q, u, r, v, floor)
+    else:
+        r = None if r is None else r.flatten(0, 1)
+        sums, weight = _sums(phi_q.flatten(0, 1), u.flatten(0, 1), r, v.flatten(0, 1), floor)
+    if isinstance(kernel, ExponentialKernel) and has_tiny_sum(weight, k.shape[-2]):
+        return exact_attention(kernel, q, k, v, key_mask, is_causal)
+    # In place only without gradients: autograd keeps the sums for backward.
+    return (sums / weight if sums.requires_grad else sums.div_(weight)).view(*q.shape[:-1], v.shape[-1])
+
+
+def _sums(phi_q: Tensor, u: Tensor, r: Tensor | None, v: Tensor, floor: float) -> tuple[Tensor, Tensor]:
+    """The numerator (G,Nq,D) and the denominator (G,Nq,1) of attention for key features u_j exp(r_j)."""
+    if r is not None:  # masked keys have r_j = -inf
+        kept = r > -torch.inf
+        scale = torch.exp(r - finite(r.amax(-2, keepdim=True)))
+        sums = torch.baddbmm(TINY * (v * kept).sum(-2, keepdim=True), phi_q, torch.bmm(u.mT, v * scale))
+        return sums, _row_sums(phi_q, u * scale) + guard(kept.sum(-2, keepdim=True))
     sums = torch.bmm(phi_q, torch.bmm(u.mT, v))
     weight = _row_sums(phi_q, u)
-    if on_cpu.floor(kernel) <= SAFE_FLOOR:
+    if floor <= SAFE_FLOOR:
         sums = sums + TINY * v.sum(-2, keepdim=True)
         weight = weight + TINY * v.shape[1]
-    # In place only without gradients: autograd keeps the sums for backward.
-    return (sums / weight if sums.requires_grad else sums.div_(weight)).view(shape)
-
-
-def _with_scale(phi_q: Tensor, u: Tensor, r: Tensor, v: Tensor) -> Tensor:
-    """Attention for key features u_j exp(r_j). Masked keys have r_j = -inf."""
-    kept = r > -torch.inf
-    scale = torch.exp(r - finite(r.amax(-2, keepdim=True)))
-    sums = torch.baddbmm(TINY * (v * kept).sum(-2, keepdim=True), phi_q, torch.bmm(u.mT, v * scale))
-    return sums / (_row_sums(phi_q, u * scale) + guard(kept.sum(-2, keepdim=True)))
+    return sums, weight
 
 
 def _row_sums(phi_q: Tensor, phi_k: Tensor) -> Tensor:

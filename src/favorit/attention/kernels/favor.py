@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from favorit.attention.kernels.contract import Kernel
+from favorit.attention.kernels.contract import ExponentialKernel
 from favorit.attention.kernels.random_features import RandomRows, RowNorm
 from favorit.attention.kernels.registry import kernel
 from favorit.errors import FavoritError
@@ -22,7 +22,7 @@ DECAYS = {"softmax": 0.5, "gaussian": 1.0}
 
 
 @kernel("favor")
-class Favor(Kernel):
+class Favor(ExponentialKernel):
     """phi(x) = exp(W x~ - |x~|^2 / 2), x~ = x / D^(1/4): E[phi(q) . phi(k)] / M = exp(q . k / sqrt(D)); O(N M D).
 
     W holds M random rows: Haar-orthogonal in blocks of D rows, with the norms of Gaussian vectors (`norm="chi"`). All
@@ -31,8 +31,8 @@ class Favor(Kernel):
     exp(-|x~|^2 / 2). Their products have the same mean with less variance. `kernel="gaussian"` is exp(W x~ - |x~|^2),
     which estimates exp(-|q~ - k~|^2 / 2).
 
-    Queries drop |q~|^2 / 2 and their largest exponent: both cancel in the weights of a query. Keys move their largest
-    exponent to r. Dropping it would change the weights of the keys, a known bug of published code.
+    Queries drop |q~|^2 / 2, which cancels in their weights. Keys keep |k~|^2 / 2: dropping it, or the largest exponent
+    of each key, would change the weights of the keys, a known bug of published code.
 
     Source: Choromanski et al. 2021, Rethinking Attention with Performers, arXiv 2009.14794.
     """
@@ -57,22 +57,16 @@ class Favor(Kernel):
         rows = m // 2 if self.is_hyperbolic else m
         self.projection = RandomRows(rows, head_dim, layer=layer, seed=seed, orthogonal=orthogonal, norm=norm)
 
-    def queries(self, q: Tensor) -> Tensor:
-        exponent = self._exponent(q)
-        return torch.exp(exponent - exponent.detach().amax(-1, keepdim=True))
+    def query_exponents(self, q: Tensor) -> Tensor:
+        """W q~: the term -|q~|^2 / 2 is the same for all features of a query."""
+        u = F.linear(q, self.scaled_rows(q.dtype))
+        return torch.cat([u, -u], -1) if self.is_hyperbolic else u
 
-    def keys(self, k: Tensor) -> tuple[Tensor, Tensor]:
-        exponent = self._exponent(k) + self.log_factor(k)
-        r = exponent.detach().amax(-1, keepdim=True)
-        return torch.exp(exponent - r), r
+    def key_exponents(self, k: Tensor) -> Tensor:
+        return self.query_exponents(k) + self.log_factor(k)
 
     def redraw(self, index: int) -> None:
         self.projection.redraw(index)
-
-    def _exponent(self, x: Tensor) -> Tensor:
-        """W x~."""
-        u = F.linear(x, self.scaled_rows(x.dtype))
-        return torch.cat([u, -u], -1) if self.is_hyperbolic else u
 
     def scaled_rows(self, dtype: torch.dtype) -> Tensor:
         """W / D^(1/4): scaling the rows is cheaper than scaling all tokens."""
@@ -80,5 +74,5 @@ class Favor(Kernel):
         return rows.to(dtype) * rows.shape[-1] ** -0.25
 
     def log_factor(self, x: Tensor) -> Tensor:
-        """-|x~|^2 / 2, or -|x~|^2 for the Gaussian kernel: a factor of all features of a token, (..., N, 1)."""
+        """-|x~|^2 / 2, or -|x~|^2 for the Gaussian kernel: a term of all exponents of a token, (..., N, 1)."""
         return x.square().sum(-1, keepdim=True) * (-self.decay * x.shape[-1] ** -0.5)

@@ -112,6 +112,8 @@ def pointwise(f: Callable[..., Tensor]) -> Callable[..., Tensor]:
     The docstring of f becomes the docstring of the kernel: the first paragraph is the formula of f, the last one its
     source.
     """
+    if not inspect.isfunction(f) or next(iter(inspect.signature(f).parameters), "") != "x":
+        raise FavoritError(f"@pointwise needs a function whose first parameter is x, not {f!r}: def my_kernel(x): ...")
     f_parameters = parameters_of(f, ("x",))
 
     def build(**values: Any) -> Pointwise:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,68 @@ import torch
 from torch import Tensor, nn
 
 from favorit.attention import Attention
+from favorit.bench.doctor.advice import Advice, advise, summarize
 from favorit.bench.doctor.layer_stats import Finding, LayerStats
 from favorit.bench.memory import check_fits
-from favorit.errors import check_positive
+from favorit.errors import FavoritError, check_positive
 from favorit.model.layout import layers
+from favorit.training.find import open_run
+from favorit.training.handle import Run
 from favorit.training.inference import load, load_data
 from favorit.training.loaders import build_loaders
-from favorit.training.run import Run
 
 BATCH = 64
+
+
+@dataclass(frozen=True, repr=False)
+class Diagnosis:
+    """What each layer and head of a run attends to, and which mixer could replace it.
+
+    `findings` has the statistics of each layer, followed by those of its heads.
+    """
+
+    run: str
+    findings: list[Finding]
+
+    @property
+    def advice(self) -> list[Advice]:
+        """The advice for each layer."""
+        return [advise(finding) for finding in self.findings if finding.head is None]
+
+    @property
+    def summary(self) -> list[str]:
+        """The verdicts by ranges of layers, and a layout to try."""
+        return summarize(self.findings)
+
+    def __repr__(self) -> str:
+        layers = [f"layer {each.layer}: {each.verdict} ({each.reason})" for each in self.advice]
+        return "\n".join([f"<Diagnosis of {self.run}>", *layers, *self.summary])
+
+
+def doctor(
+    run: str | Path | Run,
+    *,
+    images: int = 64,
+    counts: Sequence[int] = (64, 128, 256),
+    data: Any = None,
+    data_dir: str | Path | None = None,
+    listen: Callable[[int, int], None] | None = None,
+) -> Diagnosis:
+    """Analyzes the attention of a run on its validation images, or on test images if it has no validation set.
+
+    Args:
+        run: A run or its folder.
+        images: The number of images.
+        counts: favor is tried with each of these m.
+        data: The images of a run on arrays, as given to `favorit.train`.
+        data_dir: The folder for data sets.
+        listen: Called as `listen(done, total)` after each layer of each batch.
+
+    Example:
+        favorit.doctor("runs/0123456789abcdef").summary
+    """
+    run = run if isinstance(run, Run) else Run(Path(open_run(run).path))
+    return Diagnosis(run.id, diagnose(run, images=images, counts=counts, data=data, data_dir=data_dir, listen=listen))
 
 
 def diagnose(
@@ -28,13 +82,15 @@ def diagnose(
     images: int = 64,
     data_dir: str | Path | None = None,
     counts: Sequence[int] = (64, 128, 256),
+    data: Any = None,
     listen: Callable[[int, int], None] | None = None,
 ) -> list[Finding]:
-    """The findings for a run on its validation images, or on test images if it has no validation set.
-
-    favor is tried with each m of `counts`. `listen(done, total)` is called after each layer of each batch.
-    """
+    """The findings of `doctor`."""
     check_positive(images=images)
+    if not isinstance(counts, list | tuple):
+        raise FavoritError(f"counts={counts!r} is not valid: a list of numbers of features, such as [64, 128]")
+    for count in counts:
+        check_positive(m=count)
     run = run if isinstance(run, Run) else Run(Path(run))
     loaded, config = load(run), run.config
     attentions = [module for module in loaded.model.modules() if isinstance(module, Attention)]
@@ -45,7 +101,7 @@ def diagnose(
     ]
     # At least one image must fit. It needs about eight matrices of weights and of features for each head.
     check_fits("tokens", loaded.model.tokens, lambda n: 4 * 8 * config.model.heads * n * (n + max(counts)))
-    loaders = build_loaders(config, load_data(run.path, data_dir), 0, 1)
+    loaders = build_loaders(config, load_data(run.path, data_dir, data), 0, 1)
     subset = loaders.test if loaders.validation is None else loaders.validation
     # Evenly spaced, because folders and some data sets are sorted by class.
     indices = subset.indices[torch.linspace(0, len(subset.indices) - 1, min(images, len(subset.indices))).long()]
@@ -65,6 +121,8 @@ def _recording(stats: Sequence[LayerStats], batches: int, listen: Callable[[int,
     def hook(layer: LayerStats) -> Any:
         def record(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
             nonlocal done
+            if not all(each.isfinite().all() for each in inputs):
+                raise FavoritError(f"q, k or v of layer {layer.layer} are not finite: train the run again")
             layer.add(*inputs)
             done += 1
             if listen is not None:

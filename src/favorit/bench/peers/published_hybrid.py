@@ -48,7 +48,8 @@ from favorit.model import ViT, create_model, preset
 from favorit.training import Step
 from favorit.training.engine import Training
 from favorit.training.folder import RunFolder
-from favorit.training.run import PRECISIONS, resolve
+from favorit.training.identity import resolve
+from favorit.training.run import PRECISIONS
 
 DIM, DEPTH, HEADS, MLP_DIM = 64, 4, 4, 128
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)

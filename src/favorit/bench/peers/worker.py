@@ -6,7 +6,6 @@ agreement and ends. For `ours` and `theirs`, it times the work of that side (see
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict
 from functools import partial
@@ -18,7 +17,7 @@ from favorit.bench.peers.attention import ATTENTION_COMPARISONS
 from favorit.bench.peers.comparison import Comparison, Sizes, check_agreement
 from favorit.bench.peers.models import STEP_COMPARISONS
 from favorit.bench.peers.published_hybrid import HYBRID_COMPARISONS
-from favorit.bench.timing_worker import open_replies, serve_timings, write_reply
+from favorit.bench.timing_worker import open_replies, read_request, serve_timings, write_reply
 
 COMPARISONS: dict[str, Comparison] = {
     comparison.key: comparison for comparison in (*ATTENTION_COMPARISONS, *STEP_COMPARISONS, *HYBRID_COMPARISONS)
@@ -40,7 +39,8 @@ def serve(request: dict[str, Any], lines: TextIO, replies: TextIO) -> None:
 
 def main() -> None:
     """Serves the request of the command line."""
-    serve(json.loads(sys.argv[1]), sys.stdin, open_replies())
+    replies = open_replies()
+    serve(read_request(), sys.stdin, replies)
 
 
 if __name__ == "__main__":

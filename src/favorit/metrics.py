@@ -11,9 +11,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from favorit.errors import FavoritError
+
 
 def metrics(logits: Tensor, labels: Tensor) -> dict[str, Any]:
-    """The metrics of a result as JSON data: overall, per class, confusion matrix, calibration."""
+    """The metrics of finite logits as JSON data: overall, per class, confusion matrix, calibration."""
+    if wrong := int((~logits.isfinite().all(-1)).sum()):
+        raise FavoritError(f"the logits of {wrong} of {len(logits)} images are not finite: they have no metrics")
     confusion = confusion_matrix(logits.argmax(-1), labels, logits.shape[-1])
     return {
         "accuracy": accuracy(logits, labels),

@@ -14,7 +14,7 @@ from sklearn.metrics import confusion_matrix as sklearn_confusion
 from sklearn.metrics import log_loss, precision_recall_fscore_support, top_k_accuracy_score
 from torch import Tensor
 
-from favorit.evaluate import accuracy, calibration_error, confusion_matrix, metrics, per_class
+from favorit.metrics import accuracy, calibration_error, confusion_matrix, metrics, per_class
 
 KEYS = {"accuracy", "top5", "loss", "calibration_error", "precision", "recall", "f1", "confusion"}
 
