@@ -9,12 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from favorit.charts.palette import colors
+from favorit.charts.palette import DASHES, SHAPES, colors
 from favorit.config import RunConfig
 from favorit.model.layout import LAYOUTS, layers
-
-SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right", "triangle-left")
-DASHES = ((1, 0), (6, 3), (2, 2), (8, 3, 2, 3), (4, 2), (1, 3), (10, 4), (3, 1))
 
 # Parts of a name whose values speak for themselves.
 SILENT = ("data", "layout", "performer", "preset", "layers", "position")
