@@ -56,7 +56,8 @@ class Table:
 
     def render(self, form: str) -> str:
         """The table as `csv`, `markdown` or `latex`."""
-        return render_table([column.title for column in self.columns], self.texts(), form)
+        right = [column.title for column in self.columns if column.is_number]
+        return render_table([column.title for column in self.columns], self.texts(), form, right)
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,10 @@ Styles = Mapping[str, "Style"]
 
 @dataclass(frozen=True)
 class FigureDefinition:
-    """A figure: `data` returns an empty table if the runs do not allow it; `needs` then says what is missing."""
+    """A figure: `data` returns an empty table if the runs do not allow it; `needs` then says what is missing.
+
+    `options` are those that the command which makes the missing runs needs, if it is not only a matter of more points.
+    """
 
     name: str
     title: str
@@ -34,12 +37,13 @@ class FigureDefinition:
     data: Callable[[StudyRuns], pandas.DataFrame]
     draw: Callable[[pandas.DataFrame, Styles], altair.TopLevelMixin]
     needs: str
+    options: str = ""
 
     def build(self, runs: StudyRuns) -> Figure | Gap:
         """The figure, or the gap that it leaves."""
         data = self.data(runs)
         if not len(data):
-            return Gap(self.title, self.needs, runs.command())
+            return Gap(self.title, self.needs, runs.command(options=self.options))
         return Figure(self.name, self.title, self.caption, data, self.draw(data, runs.styles))
 
 

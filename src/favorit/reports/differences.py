@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from favorit.errors import FavoritError
 from favorit.reports.collect import ReportRun, Variant
 from favorit.study.statistics import Difference, paired_bootstrap
 from favorit.training.find import open_run
@@ -40,12 +41,15 @@ class Lead:
 def lead(first: Sequence[Variant], second: Sequence[Variant], names: tuple[str, str]) -> Lead | None:
     """The lead of some variants over others, the mean over all runs of each side.
 
-    None if a side has no complete run, or if the runs were tested on different images.
+    None if a side has no complete run, if the runs were tested on different images, or if predictions are damaged.
     """
     sides = [[run for variant in side for run in variant.complete] for side in (first, second)]
     if not all(sides):
         return None
-    predictions = [[_predictions(run.path) for run in side] for side in sides]
+    try:
+        predictions = [[_predictions(run.path) for run in side] for side in sides]
+    except FavoritError:
+        return None
     if len({each.labels_digest for side in predictions for each in side}) > 1:
         return None
     a, b = (np.stack([each.correct for each in side]) for side in predictions)

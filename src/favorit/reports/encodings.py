@@ -21,6 +21,30 @@ def label_expression(styles: Mapping[str, Style]) -> str:
     return f"{texts}[datum.label] || datum.label"
 
 
+def percent(channel: Any, field: str, title: str, **options: Any) -> Any:
+    """A position (`altair.X` or `altair.Y`) in percent, with as many decimals as its ticks need; it may not start at
+    zero, so it is for points and lines only.
+    """
+    import altair as alt
+
+    axis = alt.Axis(format="%", tickCount=6)
+    return channel(f"{field}:Q", title=title, axis=axis, scale=alt.Scale(zero=False, padding=10), **options)
+
+
+def line_legend(styles: Mapping[str, Style]) -> altair.Legend:
+    """A legend of variants whose symbols are lines."""
+    import altair as alt
+
+    return alt.Legend(
+        title=None,
+        labelExpr=label_expression(styles),
+        symbolType="stroke",
+        symbolOpacity=1,
+        symbolStrokeWidth=2,
+        symbolSize=300,
+    )
+
+
 def color_of_variant(names: Sequence[str], styles: Mapping[str, Style], **options: Any) -> altair.Color:
     """The color of each variant; the legend shows labels. `options` are those of `altair.Color`."""
     import altair as alt

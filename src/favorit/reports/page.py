@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from html import escape
 from importlib.resources import files
+from itertools import groupby
 from typing import Any
 
 from favorit.charts.save import specification
@@ -152,12 +153,13 @@ def _flags(flags: Mapping[str, str]) -> str:
 
 
 def _gaps(gaps: Iterable[Gap]) -> str:
-    lines = [
-        f"<li>{escape(gap.what)}: {escape(gap.why)}"
-        + (f"<br><code>{escape(gap.command)}</code></li>" if gap.command else "</li>")
-        for gap in gaps
-    ]
-    return f"<details><summary>{len(lines)} missing parts</summary><ul>{''.join(lines)}</ul></details>" if lines else ""
+    lines = []
+    for command, own in groupby(gaps, key=lambda gap: gap.command):
+        texts = "<br>".join(escape(f"{gap.what}: {gap.why}") for gap in own)
+        lines.append(f"<li>{texts}{f'<br><code>{escape(command)}</code>' if command else ''}</li>")
+    return (
+        f"<details><summary>Missing parts ({len(lines)})</summary><ul>{''.join(lines)}</ul></details>" if lines else ""
+    )
 
 
 def _runs_section(document: Document) -> str:

@@ -13,6 +13,8 @@ from favorit.charts.palette import DASHES, SHAPES, colors
 from favorit.config import RunConfig
 from favorit.model.layout import LAYOUTS, layers
 
+BASELINE = "softmax"
+
 # Parts of a name whose values speak for themselves.
 SILENT = ("data", "layout", "performer", "preset", "layers", "position")
 
@@ -49,6 +51,11 @@ def styles(configs: Mapping[str, RunConfig]) -> dict[str, Style]:
     }
 
 
+def is_baseline(config: RunConfig) -> bool:
+    """True if every layer has softmax attention."""
+    return _mixers(config) == [BASELINE]
+
+
 def is_hybrid(config: RunConfig) -> bool:
     """True if the layers have different mixers by a named layout."""
     return config.model.layout in LAYOUTS and len(_mixers(config)) > 1
@@ -61,7 +68,7 @@ def _family(config: RunConfig, by_layout: bool) -> str:
 
 def _kind(config: RunConfig, by_layout: bool) -> str:
     if by_layout:
-        return "+".join(name for name in _mixers(config) if name != "softmax") or "softmax"
+        return "+".join(name for name in _mixers(config) if name != BASELINE) or BASELINE
     return config.model.position
 
 

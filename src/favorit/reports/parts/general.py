@@ -1,13 +1,20 @@
-"""Parts of every section: the table of variants, their accuracies, and learning curves."""
+"""Parts of every section: the table of variants, and figures of their accuracies and learning curves."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from favorit.reports.collect import StudyRuns, Variant
-from favorit.reports.contents import Column, Table
+from favorit.reports.collect import StudyRuns
 from favorit.reports.definitions import FigureDefinition, Parts, Styles, TableDefinition
-from favorit.reports.encodings import color_of_variant, dash_of_variant, label_expression, shape_of_variant
+from favorit.reports.encodings import (
+    color_of_variant,
+    dash_of_variant,
+    label_expression,
+    line_legend,
+    percent,
+    shape_of_variant,
+)
+from favorit.reports.parts.variants import variants_table
 from favorit.study.statistics import aggregate
 
 if TYPE_CHECKING:
@@ -16,7 +23,9 @@ if TYPE_CHECKING:
 
 
 def accuracy_by_variant(runs: StudyRuns) -> pandas.DataFrame:
-    """variant, accuracy (mean over runs), low and high (95 % interval; empty for one run), runs, number of runs."""
+    """variant, data, accuracy (mean over runs), low and high (95 % interval; empty for one run), n (number of runs),
+    runs, command.
+    """
     import pandas
 
     rows = []
@@ -25,6 +34,7 @@ def accuracy_by_variant(runs: StudyRuns) -> pandas.DataFrame:
         rows.append(
             {
                 "variant": variant.name,
+                "data": variant.config.data.name,
                 "accuracy": found.mean,
                 "low": found.low,
                 "high": found.high,
@@ -37,88 +47,73 @@ def accuracy_by_variant(runs: StudyRuns) -> pandas.DataFrame:
 
 
 def draw_accuracy(data: pandas.DataFrame, styles: Styles) -> altair.TopLevelMixin:
-    """A point and its interval for each variant, the most accurate first."""
+    """A point and its interval for each variant, the most accurate first; a panel for each data set."""
     import altair as alt
 
-    order = list(data.sort_values("accuracy", ascending=False)["variant"])
-    base = alt.Chart(data).encode(
-        y=alt.Y("variant:N", sort=order, title=None, axis=alt.Axis(labelExpr=label_expression(styles))),
-        color=color_of_variant(order, styles, legend=None),
-        tooltip=["variant", alt.Tooltip("accuracy", format=".2%"), "n", "runs", "command"],
-    )
-    x = alt.X("accuracy:Q", title="test accuracy", axis=alt.Axis(format=".0%"), scale=alt.Scale(zero=False))
-    return base.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q"), x2="high:Q") + base.mark_point().encode(
-        x=x, shape=shape_of_variant(order, styles, legend=None)
-    )
+    panels = []
+    for name, own in data.groupby("data", sort=False):
+        order = list(own.sort_values("accuracy", ascending=False)["variant"])
+        base = alt.Chart(own).encode(
+            y=alt.Y("variant:N", sort=order, title=None, axis=alt.Axis(labelExpr=label_expression(styles))),
+            color=color_of_variant(order, styles, legend=None),
+            tooltip=["variant", alt.Tooltip("accuracy", format=".2%"), "n", "runs", "command"],
+        )
+        points = base.mark_point().encode(
+            x=percent(alt.X, "accuracy", "test accuracy"), shape=shape_of_variant(order, styles, legend=None)
+        )
+        rules = alt.Chart(own.dropna(subset=["low"])).mark_rule(strokeWidth=2)
+        intervals = rules.encode(
+            x="low:Q",
+            x2="high:Q",
+            y=alt.Y("variant:N", sort=order),
+            color=color_of_variant(order, styles, legend=None),
+        )
+        layers = [points, *([intervals] if own["low"].notna().any() else [])]
+        panels.append(alt.layer(*layers).properties(title=f"{name}"))
+    return alt.vconcat(*panels)
 
 
 def learning_curves(runs: StudyRuns) -> pandas.DataFrame:
-    """variant, epoch, curve (test or validation), mean accuracy over runs, low and high (smallest and largest run)."""
+    """variant, data, epoch, curve (test or validation), accuracy (mean over runs), low and high (smallest and largest
+    run).
+    """
     import pandas
 
     epochs = runs.epochs
+    data = {variant.name: variant.config.data.name for variant in runs.complete}
     parts = []
     for curve in ("validation", "test"):
         column = f"{curve}_accuracy"
         if column in epochs and epochs[column].notna().any():
             found = epochs.dropna(subset=[column]).groupby(["variant", "epoch"], sort=False)[column]
             parts.append(found.agg(accuracy="mean", low="min", high="max").reset_index().assign(curve=curve))
-    return pandas.concat(parts, ignore_index=True) if parts else pandas.DataFrame()
+    if not parts:
+        return pandas.DataFrame()
+    curves = pandas.concat(parts, ignore_index=True)
+    return curves.assign(data=curves["variant"].map(data))
 
 
 def draw_curves(data: pandas.DataFrame, styles: Styles) -> altair.TopLevelMixin:
-    """One line for each variant with a band from the lowest to the highest run."""
+    """One line for each variant with a band from the lowest to the highest run; a panel for each data set and curve."""
     import altair as alt
 
     names = list(dict.fromkeys(data["variant"]))
-    color = color_of_variant(names, styles)
-    base = alt.Chart(data).encode(x=alt.X("epoch:Q", title="epoch"), color=color)
-    y = alt.Y("accuracy:Q", title="accuracy", axis=alt.Axis(format=".0%"), scale=alt.Scale(zero=False))
-    layers = base.mark_area(opacity=0.15).encode(y=alt.Y("low:Q"), y2="high:Q") + base.mark_line().encode(
-        strokeDash=dash_of_variant(names, styles),
-        y=y,
+    legend = line_legend(styles)
+    base = alt.Chart().encode(
+        x=alt.X("epoch:Q", title="epoch", axis=alt.Axis(format="d", tickMinStep=1)),
+        color=color_of_variant(names, styles, legend=legend),
+    )
+    band = base.mark_area(opacity=0.15).encode(y=percent(alt.Y, "low", "accuracy"), y2="high:Q")
+    line = base.mark_line(point=alt.OverlayMarkDef(size=12) if data["epoch"].nunique() < 3 else False).encode(
+        strokeDash=dash_of_variant(names, styles, legend=legend),
+        y=percent(alt.Y, "accuracy", "accuracy"),
         tooltip=["variant", "epoch", alt.Tooltip("accuracy", format=".2%")],
     )
-    return layers.facet(column=alt.Column("curve:N", title=None))
-
-
-COLUMNS = (
-    Column("variant", "variant"),
-    Column("runs", "runs", is_number=True),
-    Column("accuracy", "test accuracy", "{:.2%}".format, is_number=True, higher=True),
-    Column("interval", "95 % interval", explain="of the mean over seeds; needs two runs"),
-    Column("published", "published"),
-    Column("difference", "ours - published", is_number=True, explain="in percentage points"),
-    Column("parameters", "parameters", "{:,}".format, is_number=True),
-    Column("flags", "flags"),
-)
-
-
-def variants_table(runs: StudyRuns) -> Table | None:
-    """The table of variants with complete runs."""
-    if not runs.complete:
-        return None
-    references = runs.study.group_references(runs.options) if runs.study is not None else {}
-    rows = [_row(variant, references.get(variant.name, ())) for variant in runs.complete]
-    return Table(
-        "variants", "Variants", COLUMNS, rows, runs=[[run.id for run in variant.complete] for variant in runs.complete]
-    )
-
-
-def _row(variant: Variant, references: Any) -> dict[str, Any]:
-    found = aggregate([run.accuracy for run in variant.complete])
-    headline = [each for each in references if each.quantity.is_headline]
-    interval = None if found.low is None or found.high is None else f"{found.low:.2%} to {found.high:.2%}"
-    return {
-        "variant": variant.name,
-        "runs": found.n,
-        "accuracy": found.mean,
-        "interval": interval,
-        "published": ", ".join(f"{each.text} %" for each in headline) or None,
-        "difference": ", ".join(f"{each.difference(100 * found.mean):+.2f}" for each in headline) or None,
-        "parameters": variant.complete[0].result.get("parameters"),
-        "flags": " ".join(dict.fromkeys(flag for run in variant.complete for flag in run.result.get("flags") or ())),
-    }
+    panels = [
+        (band + line).properties(data=own, title=f"{name}, {curve} images")
+        for (name, curve), own in data.groupby(["data", "curve"], sort=False)
+    ]
+    return alt.concat(*panels, columns=2)
 
 
 PARTS = Parts(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from favorit import published
 from favorit.reports.collect import StudyRuns
 from favorit.reports.definitions import FigureDefinition, Parts, Styles
-from favorit.reports.encodings import LAYOUT_ORDER, fixed_color
+from favorit.reports.encodings import LAYOUT_ORDER, fixed_color, percent
 from favorit.spec import parse
 from favorit.studies.hybrids import published_point
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import altair
     import pandas
 
+FEATURES = [8, 16, 32, 64, 128, 256, 512]  # the labels of an axis of m
 OURS, PUBLISHED = "ours", "published"
 # Columns of the published table -> columns of a row here. Published accuracies are in %, times in s and ms.
 SCALES = {"final_test_acc": 0.01, "final_train_acc": 0.01, "train_s_per_epoch": 1.0, "infer_ms_per_batch": 1.0}
@@ -160,10 +161,10 @@ def draw_range(data: pandas.DataFrame, styles: Styles) -> altair.TopLevelMixin:
     import altair as alt
 
     title = "test accuracy: worst, mean and best"
-    x = alt.X("worst:Q", title=title, axis=alt.Axis(format=".0%"), scale=alt.Scale(zero=False))
-    percent = [alt.Tooltip(name, format=".2%") for name in ("worst", "mean", "best")]
+    x = percent(alt.X, "worst", title)
+    shares = [alt.Tooltip(name, format=".2%") for name in ("worst", "mean", "best")]
     base = alt.Chart().encode(
-        y=_layouts(), color=fixed_color("layout", data, legend=None), tooltip=["layout", *percent, "rows"]
+        y=_layouts(), color=fixed_color("layout", data, legend=None), tooltip=["layout", *shares, "rows"]
     )
     rule = base.mark_rule(strokeWidth=5, opacity=0.45).encode(x=x, x2="best:Q")
     return _by_source(rule + base.mark_point(size=80).encode(x="mean:Q"), data)
@@ -174,11 +175,11 @@ def draw_best(data: pandas.DataFrame, styles: Styles) -> altair.TopLevelMixin:
     import altair as alt
 
     title = "test accuracy of the best configuration"
-    x = alt.X("accuracy:Q", title=title, axis=alt.Axis(format=".1%"), scale=alt.Scale(zero=False, padding=30))
-    percent = [alt.Tooltip(name, format=".2%") for name in ("accuracy", "baseline")]
+    x = percent(alt.X, "accuracy", title)
+    shares = [alt.Tooltip(name, format=".2%") for name in ("accuracy", "baseline")]
     base = alt.Chart().encode(y=_layouts())
     color = fixed_color("layout", data, legend=None)
-    point = base.mark_point(size=90).encode(x=x, color=color, tooltip=["layout", "performer", *percent])
+    point = base.mark_point(size=90).encode(x=x, color=color, tooltip=["layout", "performer", *shares])
     text = base.mark_text(align="left", dx=8, fontSize=10).encode(x="accuracy:Q", text="performer:N")
     line = alt.Chart().mark_rule(strokeDash=[4, 3], color="#777777").encode(x="mean(baseline):Q")
     return _by_source(line + point + text, data)
@@ -188,8 +189,8 @@ def draw_kernels(data: pandas.DataFrame, styles: Styles) -> altair.TopLevelMixin
     """relu against favor: accuracy over m, one panel for each layout."""
     import altair as alt
 
-    y = alt.Y("accuracy:Q", title="test accuracy", axis=alt.Axis(format=".1%"), scale=alt.Scale(zero=False))
-    tips = ["layout", "kernel", "m", alt.Tooltip("accuracy", format=".2%")]
+    y = percent(alt.Y, "accuracy", "test accuracy")
+    tips: list[Any] = ["layout", "kernel", "m", alt.Tooltip("accuracy", format=".2%")]
     base = alt.Chart().encode(x=_features_axis(), y=y, color=fixed_color("kernel", data), tooltip=tips)
     return _by_layout(base.mark_line() + base.mark_point(), data)
 
@@ -203,8 +204,8 @@ def draw_features(data: pandas.DataFrame, styles: Styles) -> altair.TopLevelMixi
     long = data.melt(kept, list(names), "part", "share").dropna(subset=["share"])
     long["part"] = long["part"].map(names)
     long["baseline"] = long["baseline"].where(long["part"] == "test accuracy")
-    y = alt.Y("share:Q", title="accuracy", axis=alt.Axis(format=".0%"), scale=alt.Scale(zero=False))
-    tips = ["layout", "kernel", "m", "part", alt.Tooltip("share", format=".2%")]
+    y = percent(alt.Y, "share", "accuracy")
+    tips: list[Any] = ["layout", "kernel", "m", "part", alt.Tooltip("share", format=".2%")]
     base = alt.Chart().encode(x=_features_axis(), y=y, color=fixed_color("layout", data), tooltip=tips)
     line = alt.Chart().mark_rule(strokeDash=[4, 3], color="#777777").encode(y="mean(baseline):Q")
     panels = (line + base.mark_line() + base.mark_point()).properties(width=210, height=170)
@@ -224,8 +225,8 @@ def draw_curves(data: pandas.DataFrame, styles: Styles) -> altair.TopLevelMixin:
     """Accuracy by epoch, one panel for test and one for training images."""
     import altair as alt
 
-    y = alt.Y("accuracy:Q", title="accuracy", axis=alt.Axis(format=".0%"), scale=alt.Scale(zero=False))
-    tips = ["layout", "epoch", alt.Tooltip("accuracy", format=".2%")]
+    y = percent(alt.Y, "accuracy", "accuracy")
+    tips: list[Any] = ["layout", "epoch", alt.Tooltip("accuracy", format=".2%")]
     x = alt.X("epoch:Q", title="epoch")
     line = alt.Chart(data).mark_line().encode(x=x, y=y, color=fixed_color("layout", data), tooltip=tips)
     panels = line.properties(width=330, height=230)
@@ -239,7 +240,7 @@ def draw_time(measure: str, title: str) -> Any:
         import altair as alt
 
         y = alt.Y(f"{measure}:Q", title=title, scale=alt.Scale(zero=True))
-        tips = ["layout", "kernel", "m", alt.Tooltip(measure, format=".3g")]
+        tips: list[Any] = ["layout", "kernel", "m", alt.Tooltip(measure, format=".3g")]
         base = alt.Chart().encode(x=_features_axis(), y=y, color=fixed_color("kernel", data), tooltip=tips)
         return _by_layout(base.mark_line() + base.mark_point(), data)
 
@@ -249,8 +250,10 @@ def draw_time(measure: str, title: str) -> Any:
 def _features_axis() -> altair.X:
     import altair as alt
 
-    ticks = alt.Axis(values=[8, 16, 32, 64, 128, 256, 512], format="d", labelOverlap=False)
-    return alt.X("m:Q", title="features m (logarithmic)", scale=alt.Scale(type="log", base=2), axis=ticks)
+    # A fixed range: with a single m, the range of the data would have no width.
+    scale = alt.Scale(type="log", base=2, domain=[FEATURES[0], FEATURES[-1]], nice=False)
+    ticks = alt.Axis(values=FEATURES, format="d", labelOverlap=False, labelFlush=False)
+    return alt.X("m:Q", title="features m (logarithmic)", scale=scale, axis=ticks)
 
 
 def _layouts() -> altair.Y:
@@ -286,7 +289,7 @@ def _by_layout(chart: altair.LayerChart, data: pandas.DataFrame) -> altair.TopLe
     column = alt.Column("layout:N", title=None, sort=list(LAYOUT_ORDER))
     return _concatenated(
         [
-            chart.properties(width=150, height=150).facet(
+            chart.properties(width=170, height=150).facet(
                 data=data[(data["source"] == source) & (data["data"] == name)], column=column, title=f"{source}, {name}"
             )
             for source, name in _sources(data)
@@ -301,7 +304,8 @@ def _concatenated(charts: list[Any], columns: int = 1) -> altair.TopLevelMixin:
 
 
 PERFORMERS = "no complete run with Performers"
-TIMES = "no run with comparable times: train with one worker on a quiet machine at normal priority"
+TIMES = "no run with comparable times: train with one worker on a quiet machine at normal priority, in a new folder"
+ALONE = "--workers 1 --out runs-timed"
 
 PARTS = Parts(
     figures=(
@@ -353,6 +357,7 @@ PARTS = Parts(
             timed_by_features("epoch_seconds"),
             draw_time("epoch_seconds", "seconds"),
             needs=TIMES,
+            options=ALONE,
         ),
         FigureDefinition(
             "inference-time",
@@ -361,6 +366,7 @@ PARTS = Parts(
             timed_by_features("batch_milliseconds"),
             draw_time("batch_milliseconds", "milliseconds"),
             needs=TIMES,
+            options=ALONE,
         ),
     ),
 )
