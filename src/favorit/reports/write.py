@@ -15,28 +15,43 @@ TABLE_FORMATS = {"csv": ".csv", "markdown": ".md", "latex": ".tex"}
 PAGE = "index.html"
 
 
+def count_files(document: Document) -> int:
+    """The number of files that `write_report` writes."""
+    sections = document.sections
+    return 1 + sum(len(TABLE_FORMATS) * len(each.tables) + len(FORMATS) * len(each.figures) for each in sections)
+
+
 def write_report(document: Document, out: str | Path) -> Iterator[Path]:
     """Writes the report into the folder `out`, the page first. Yields each file once it is written."""
     folder = Path(out)
-    _create(folder)
-    write_text(folder / PAGE, page(document))
-    yield folder / PAGE
+    yield _write(folder / PAGE, page(document))
     for section in document.sections:
         place = folder / section.name
-        _create(place)
         for table in section.tables:
             for form, suffix in TABLE_FORMATS.items():
-                target = place / f"{table.name}{suffix}"
-                write_text(target, table.render(form) + "\n")
-                yield target
+                yield _write(place / f"{table.name}{suffix}", table.render(form) + "\n")
         for figure in section.figures:
-            targets = [place / f"{figure.name}{suffix}" for suffix in FORMATS]
+            targets = [_created(place / f"{figure.name}{suffix}") for suffix in FORMATS]
             save_chart(figure.chart, *targets)
             yield from targets
 
 
-def _create(folder: Path) -> None:
+def _write(path: Path, text: str) -> Path:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        write_text(_created(path), text)
     except OSError as error:
-        raise FavoritError(f"--out {folder}: {(error.strerror or str(error)).lower()}: give another folder") from None
+        raise _unwritable(path, error) from None
+    return path
+
+
+def _created(path: Path) -> Path:
+    """The path, after its folder is created."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(path, error) from None
+    return path
+
+
+def _unwritable(path: Path, error: OSError) -> FavoritError:
+    return FavoritError(f"cannot write {path}: {(error.strerror or str(error)).lower()}: give another folder")

@@ -31,7 +31,7 @@ def _accuracy(variant: Variant) -> float:
 def _sentences(data: str, ranked: Sequence[Variant], styles: dict[str, Style]) -> str:
     """The sentences for one data set, given its variants, the most accurate first."""
     best, *others = ranked
-    name = styles[best.name].label.removeprefix(f"{data} ")
+    name = _label(best, styles, data)
     count = len(best.complete)
     shown = f"{_accuracy(best):.1%} ({count} run{'s' if count > 1 else ''})"
     if not others:
@@ -39,11 +39,16 @@ def _sentences(data: str, ranked: Sequence[Variant], styles: dict[str, Style]) -
     first = f"On {data}, {name} is the most accurate of {len(ranked)} variants: {shown}."
     baseline = next((each for each in others if is_baseline(each.config)), None)
     if is_baseline(best.config) or baseline is None:
-        other, role = others[0], "next, "
+        other, role = others[0], "next"
         first = first.replace(f"{name} is", f"the baseline {name} is") if is_baseline(best.config) else first
     else:
-        other, role = baseline, "baseline "
-    return f"{first} {_lead(best, other, f'{role}{styles[other.name].label.removeprefix(f'{data} ')}')}"
+        other, role = baseline, "baseline"
+    return f"{first} {_lead(best, other, f'{role}, {_label(other, styles, data)},')}"
+
+
+def _label(variant: Variant, styles: dict[str, Style], data: str) -> str:
+    """The label of a variant without the data set, which the sentence names."""
+    return styles[variant.name].label.removeprefix(f"{data} ")
 
 
 def _lead(best: Variant, other: Variant, name: str) -> str:
