@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 from favorit.charts.svg import without_groups
 from favorit.errors import FavoritError
 from favorit.files import write_atomically
+from favorit.terminal import visible
 
 if TYPE_CHECKING:
     import altair
 
 FORMATS = (".png", ".svg", ".pdf")
+NO_XML = {0xFFFE: r"\ufffe", 0xFFFF: r"\uffff"}  # not valid in XML, nor are control characters
 SCALE = 2.0  # pixels of a PNG per point of the chart
 
 # The look of every chart. Fonts are those that vl-convert contains, so that files look the same on every machine.
@@ -45,13 +47,24 @@ CONFIG: Mapping[str, Any] = {
 
 
 def specification(chart: altair.TopLevelMixin) -> dict[str, Any]:
-    """The Vega-Lite specification of a chart with the common look. The chart's own configuration takes precedence."""
+    """The Vega-Lite specification of a chart with the common look. The chart's own configuration takes precedence.
+
+    Control characters in its texts are written as escapes: vl-convert aborts the process if text is not valid in XML.
+    """
     import altair
 
     with altair.data_transformers.enable("default", max_rows=None):
         found: dict[str, Any] = chart.to_dict()
     found["config"] = {**CONFIG, **{key: value for key, value in found.get("config", {}).items() if key != "view"}}
-    return found
+    return _valid(found)
+
+
+def _valid(part: Any) -> Any:
+    if isinstance(part, str):
+        return visible(part).translate(NO_XML)
+    if isinstance(part, dict):
+        return {_valid(key): _valid(value) for key, value in part.items()}
+    return [_valid(value) for value in part] if isinstance(part, list) else part
 
 
 def save_chart(chart: altair.TopLevelMixin | Mapping[str, Any], *paths: Path) -> None:
@@ -59,7 +72,7 @@ def save_chart(chart: altair.TopLevelMixin | Mapping[str, Any], *paths: Path) ->
     import vl_convert
 
     formats = {path: checked_format(path) for path in paths}
-    svg = vl_convert.vegalite_to_svg(dict(chart) if isinstance(chart, Mapping) else specification(chart))
+    svg = vl_convert.vegalite_to_svg(_valid(dict(chart)) if isinstance(chart, Mapping) else specification(chart))
     writers: dict[str, Callable[[], bytes]] = {
         ".svg": svg.encode,
         ".png": lambda: _compressed(vl_convert.svg_to_png(svg, scale=SCALE)),

@@ -251,7 +251,7 @@ def collect(
     for run in runs:
         own = run.name.study
         # Without a selection, runs of a study of the user's own are shown in its section only.
-        is_own = bool(own) and own not in (known if is_selected else built_in())
+        is_own = not is_selected and own not in ("", *known)
         matches = [] if is_own else match(run.config, [study for study, _ in known.values()])
         for each in matches:
             found.setdefault((each.study, each.scale, each.protocol), {}).setdefault(each.group, []).append(run)

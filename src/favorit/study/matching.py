@@ -52,7 +52,7 @@ def match(config: RunConfig, studies: Iterable[Study]) -> list[Match]:
     return [
         Match(study.name, scale, protocol, group)
         for study in studies
-        for protocol in PROTOCOLS
+        for protocol in (PROTOCOLS if study.sound else PROTOCOLS[:1])  # without changes, both protocols are the same
         for known in (None, sizes)
         if (group := _groups_by_key(study, scale, protocol, known).get(key)) is not None
     ]
