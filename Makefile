@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/.installed
 
 # `make results` trains the runs of results/queue.yaml at low priority. Stop it at any time; rerun it to resume.
 # `make test-system` takes several minutes. It needs PostgreSQL server programs and installs the Debian package if they are missing.
-.PHONY: demo test test-system docs results lint types unit format clean
+.PHONY: demo test test-system docs results report lint types unit format clean
 
 demo: $(INSTALLED)
 	$(BIN)/python -m favorit.demo
@@ -35,6 +35,10 @@ docs: $(INSTALLED)
 results: $(INSTALLED)
 	$(BIN)/favorit study queue results/queue.yaml --out .queue --pack results/runs --discard --workers 2
 
+# The report of the runs of this repository, build/report/index.html.
+report: $(INSTALLED)
+	$(BIN)/favorit report --runs results/runs --out build/report
+
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -45,4 +49,4 @@ $(INSTALLED): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) build/docs docs/reference .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build/docs build/report build/demo docs/reference .pytest_cache .mypy_cache .ruff_cache .hypothesis

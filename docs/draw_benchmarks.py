@@ -12,7 +12,7 @@ from pathlib import Path
 import pandas
 
 from favorit.bench import approximation, approximation_figure, crossover, crossover_figure
-from favorit.export import save_figure
+from favorit.charts.save import save_chart
 
 ROOT = Path(__file__).parent.parent
 CROSSOVER_TITLE = "Tokens from which a mixer beats SDPA\nbatch 64, 4 heads of 32, 2 threads, AMD EPYC (Zen 4)"
@@ -35,11 +35,11 @@ def approximation_points() -> list[approximation.Point]:
 
 
 def main() -> None:
-    save_figure(
+    save_chart(
         crossover_figure.draw(crossover_figure.panels(crossover_points()), CROSSOVER_TITLE),
         ROOT / "docs" / "crossover.png",
     )
-    save_figure(
+    save_chart(
         approximation_figure.draw(approximation_figure.panels(approximation_points()), APPROXIMATION_TITLE),
         ROOT / "docs" / "approximation.png",
     )

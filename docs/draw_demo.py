@@ -9,14 +9,17 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import altair as alt
 import pandas
-from matplotlib.figure import Figure
 
 import favorit
+from favorit.charts.axes import look_of, panel_title
+from favorit.charts.palette import looks
+from favorit.charts.save import save_chart
 
 ROOT = Path(__file__).parent.parent
 CSV, PNG = ROOT / "results" / "demo.csv", ROOT / "docs" / "demo.png"
-COLORS = {"softmax": "#30343f", "favor(m=64)": "#e07a2f", "relu(m=64)": "#2a9d8f", "uniform": "#9aa0a6"}
+MIXERS = ("softmax", "favor(m=64)", "relu(m=64)", "uniform")
 IMAGES = 360
 
 
@@ -46,47 +49,52 @@ def interval(share: float, count: int) -> tuple[float, float]:
     return (center - spread) / (1 + z**2 / count), (center + spread) / (1 + z**2 / count)
 
 
-def draw(data: pandas.DataFrame) -> Figure:
+def draw(data: pandas.DataFrame) -> alt.HConcatChart:
     """Validation accuracy by epoch, and test accuracy with its interval."""
-    figure = Figure(figsize=(10, 3.8), layout="constrained")
-    curves, bars = figure.subplots(1, 2, width_ratios=(1.3, 1))
-    names = [name for name in COLORS if name in set(data.mixer)]
-    for name in names:
-        part = data[data.mixer == name]
-        curves.plot(part.epoch, 100 * part.validation_accuracy, color=COLORS[name], label=name, linewidth=2)
-    curves.set(
-        xlabel="epoch", ylabel="validation accuracy, %", title="one ViT, four mixers: digits pixel by pixel, one seed"
-    )
-    curves.legend(frameon=False, loc="lower right")
-    for place, name in enumerate(names):
-        share = data[data.mixer == name].test_accuracy.iloc[0]
-        low, high = interval(share, IMAGES)
-        bars.barh(place, 100 * share, color=COLORS[name], height=0.6)
-        bars.errorbar(
-            100 * share,
-            place,
-            xerr=[[100 * (share - low)], [100 * (high - share)]],
-            color="black",
-            capsize=4,
-            linewidth=1,
+    styles = looks(name for name in MIXERS if name in set(data.mixer))
+    color = look_of("mixer", styles, ["color"], symbolType="stroke", symbolStrokeWidth=2, symbolSize=400)
+    percent = alt.Axis(format=".0%")
+    curves = (
+        alt.Chart(data)
+        .mark_line()
+        .encode(
+            x=alt.X("epoch:Q", axis=alt.Axis(grid=False), scale=alt.Scale(nice=False)),
+            y=alt.Y("validation_accuracy:Q", title="validation accuracy", axis=percent),
+            **color,
         )
-        bars.text(2, place, f"{100 * share:.1f} %", va="center", color="white", fontweight="bold")
-    bars.set(
-        yticks=range(len(names)),
-        yticklabels=names,
-        xlim=(0, 100),
-        xlabel=f"test accuracy, %, 95 % interval ({IMAGES} images)",
+        .properties(width=420, height=250, title=panel_title("one ViT, four mixers: digits pixel by pixel, one seed"))
     )
-    bars.invert_yaxis()
-    for axes in (curves, bars):
-        axes.spines[["top", "right"]].set_visible(False)
-    return figure
+    bars = alt.Chart(final_accuracies(data)).encode(y=alt.Y("mixer:N", sort=list(styles), title=None))
+    x = alt.X("accuracy:Q", title=None, axis=percent, scale=alt.Scale(domain=(0, 1)))
+    right = alt.layer(
+        bars.mark_bar().encode(x=x, **color),
+        bars.mark_rule(strokeWidth=5, color="white").encode(x="low:Q", x2="high:Q"),
+        bars.mark_rule(strokeWidth=2).encode(x="low:Q", x2="high:Q"),
+        bars.mark_text(align="left", color="white", fontWeight="bold").encode(
+            x=alt.value(8), text=alt.Text("accuracy:Q", format=".1%")
+        ),
+    ).properties(width=320, height=250, title=panel_title(f"test accuracy with its 95 % interval ({IMAGES} images)"))
+    return alt.hconcat(curves, right)
+
+
+def final_accuracies(data: pandas.DataFrame) -> pandas.DataFrame:
+    """mixer, accuracy on the test images, low and high (its interval)."""
+    last = data.drop_duplicates("mixer")
+    ends = [interval(share, IMAGES) for share in last.test_accuracy]
+    return pandas.DataFrame(
+        {
+            "mixer": list(last.mixer),
+            "accuracy": list(last.test_accuracy),
+            "low": [low for low, _ in ends],
+            "high": [high for _, high in ends],
+        }
+    )
 
 
 def main() -> None:
     if len(sys.argv) > 1:
         collect(sys.argv[1]).to_csv(CSV, index=False, float_format="%.4f")
-    draw(pandas.read_csv(CSV)).savefig(PNG, dpi=110)
+    save_chart(draw(pandas.read_csv(CSV)), PNG)
 
 
 if __name__ == "__main__":

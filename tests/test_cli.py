@@ -14,7 +14,7 @@ from favorit.catalog import KINDS
 from favorit.cli import main
 from training_helpers import PATIENCE
 
-HEAVY = ("torch", "numpy", "pandas", "sklearn", "matplotlib", "lightning_fabric")
+HEAVY = ("torch", "numpy", "pandas", "sklearn", "altair", "vl_convert", "lightning_fabric")
 
 
 @pytest.fixture
@@ -264,7 +264,8 @@ def test_models_build_without_extras_and_train_names_the_missing_one():
         "lightning_fabric",
         "sklearn",
         "pandas",
-        "matplotlib",
+        "altair",
+        "vl_convert",
         "PIL",
         "yaml",
         "safetensors",

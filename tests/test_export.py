@@ -1,15 +1,15 @@
-"""Tables and figures: formats, and writes that are complete or leave the previous file."""
+"""Tables: formats, and writes that are complete or leave the previous file."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
+import pandas
 import pytest
-from matplotlib.figure import Figure
 
 from favorit import FavoritError
-from favorit.export import render_table, save_figure, write_csv
+from favorit.export import render_table, write_csv
 
 
 @dataclass(frozen=True)
@@ -28,39 +28,24 @@ def test_csv_of_dicts_has_columns_of_all_rows(tmp_path: Path) -> None:
     assert (tmp_path / "rows.csv").read_text() == "a,b\n1,\n2,x\n"
 
 
-@pytest.mark.parametrize(("suffix", "start"), [(".png", b"\x89PNG"), (".PDF", b"%PDF"), (".svg", b"<?xml")])
-def test_figure_has_the_format_of_its_suffix(suffix: str, start: bytes, tmp_path: Path) -> None:
-    path = tmp_path / f"figure{suffix}"
-    save_figure(Figure(), path)
-    assert path.read_bytes().startswith(start)
-    assert list(tmp_path.iterdir()) == [path], "no temporary file is left"
-
-
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [
-        ("figure", "Format '' is not supported"),
-        ("figure.foo", "Format 'foo' is not supported"),
-        ("nowhere/figure.png", "No such file or directory"),
-    ],
-)
-def test_figure_that_cannot_be_written_is_rejected_in_one_line(name: str, reason: str, tmp_path: Path) -> None:
-    with pytest.raises(FavoritError, match=f"^cannot write {tmp_path / name}: {reason}") as error:
-        save_figure(Figure(), tmp_path / name)
-    assert "\n" not in str(error.value)
+def test_csv_that_cannot_be_written_is_rejected_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(
+        FavoritError, match=r"^cannot write .*rows\.csv: Cannot save file into a non-existent directory"
+    ):
+        write_csv([], tmp_path / "nowhere" / "rows.csv")
 
 
 def test_failed_write_keeps_the_previous_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "figure.png"
+    path = tmp_path / "rows.csv"
     path.write_text("previous")
 
-    def fail_halfway(figure: Figure, temporary: Path, **options: object) -> None:
+    def fail_halfway(table: pandas.DataFrame, temporary: Path, **options: object) -> None:
         temporary.write_text("half of it")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Figure, "savefig", fail_halfway)
+    monkeypatch.setattr(pandas.DataFrame, "to_csv", fail_halfway)
     with pytest.raises(FavoritError, match=r"No space left on device$"):
-        save_figure(Figure(), path)
+        write_csv([{"a": 1}], path)
     assert path.read_text() == "previous"
     assert list(tmp_path.iterdir()) == [path]
 

@@ -20,6 +20,7 @@ ORDER = [
         "smoothing",
         "terminal",
         "errors",
+        "charts",
         "export",
         "files",
         "grammar",
@@ -45,6 +46,7 @@ ORDER = [
     ["model"],
     ["catalog", "data", "training", "metrics"],
     ["study", "studies", "tuning", "bench", "selftest"],
+    ["reports"],
     ["cli", "demo", "__main__"],
 ]
 LEVELS = {name: level for level, names in enumerate(ORDER) for name in names}

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from favorit.model import ViT as ViT
     from favorit.model import create_model as create_model
     from favorit.process import share_cores as share_cores
+    from favorit.reports.handle import Report as Report
+    from favorit.reports.handle import report as report
     from favorit.study.packing import pack as pack
     from favorit.study.statistics import Comparison as Comparison
     from favorit.study.statistics import compare as compare
@@ -50,6 +52,7 @@ _HOMES = {
     "FavoritError": "favorit.errors",
     "ModelConfig": "favorit.config",
     "Prediction": "favorit.training.trained_model",
+    "Report": "favorit.reports.handle",
     "Run": "favorit.training",
     "RunConfig": "favorit.config",
     "TrainedModel": "favorit.training.trained_model",
@@ -64,6 +67,7 @@ _HOMES = {
     "load": "favorit.training",
     "pack": "favorit.study.packing",
     "predict": "favorit.training.inference",
+    "report": "favorit.reports.handle",
     "runs": "favorit.training.records",
     "share_cores": "favorit.process",
     "study": "favorit.study",

@@ -1,19 +1,16 @@
-"""Writes tables and figures. If the process is killed, the path holds the previous file or the whole new one."""
+"""Writes tables. If the process is killed, the path holds the previous file or the whole new one."""
 
 from __future__ import annotations
 
 import csv
 import io
 import re
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from favorit.errors import FavoritError
 from favorit.files import write_atomically
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 # Characters that LaTeX reads as commands.
 LATEX = str.maketrans(
@@ -30,7 +27,10 @@ def write_csv(rows: Sequence[Any], path: Path) -> None:
     """Writes one row per dataclass or dict. Columns are all fields in order of appearance. None is an empty cell."""
     import pandas
 
-    _write(path, lambda temporary: pandas.DataFrame(rows).to_csv(temporary, index=False))
+    try:
+        write_atomically(path, lambda temporary: pandas.DataFrame(rows).to_csv(temporary, index=False))
+    except OSError as error:
+        raise FavoritError(f"cannot write {path}: {error.strerror or error}") from None
 
 
 def render_table(titles: Sequence[str], rows: Iterable[Sequence[str]], form: str, right: Iterable[str] = ()) -> str:
@@ -69,16 +69,3 @@ def _render_latex(titles: Sequence[str], rows: Sequence[Sequence[str]], right: C
 
 
 _RENDERERS = {"csv": _render_csv, "markdown": _render_markdown, "latex": _render_latex}
-
-
-def save_figure(figure: Figure, path: Path, dpi: int = 110) -> None:
-    """Writes a figure in the format of the path's suffix."""
-    _write(path, lambda temporary: figure.savefig(temporary, format=path.suffix.removeprefix(".").lower(), dpi=dpi))
-
-
-def _write(path: Path, write: Callable[[Path], Any]) -> None:
-    try:
-        write_atomically(path, write)
-    except (OSError, ValueError) as error:
-        reason = (error.strerror if isinstance(error, OSError) else None) or error
-        raise FavoritError(f"cannot write {path}: {reason}".partition("\n")[0]) from None

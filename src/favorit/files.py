@@ -36,9 +36,13 @@ def write_atomically(path: Path, write: Callable[[Path], Any]) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def write_text(path: Path, text: str) -> None:
+    """Writes text in UTF-8, atomically."""
+    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
 def write_json(path: Path, value: Any) -> None:
-    text = json.dumps(value, indent=1)
-    write_atomically(path, lambda temporary: temporary.write_text(text + "\n"))
+    write_text(path, json.dumps(value, indent=1) + "\n")
 
 
 def read_json(path: str) -> dict[str, Any]:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import asdict, replace
-from itertools import combinations
 from pathlib import Path
 
 import pandas
 import pytest
 import torch
 
-from checks_figure import is_inside_canvas
+from checks_chart import drawn_texts, marks
 from favorit import FavoritError, seeds
 from favorit.attention import build_mixer
 from favorit.attention.kernels.random_features import orthogonal_rows
@@ -26,7 +25,8 @@ from favorit.bench.approximation import (
     output_error,
     trigonometric,
 )
-from favorit.bench.approximation_figure import draw, panels
+from favorit.bench.approximation_figure import BASELINE, INDEPENDENT, ORTHOGONAL, draw, error_table, panels
+from favorit.charts.palette import FIXED
 from favorit.cli.approximation import approximation, parse_counts
 from favorit.cli.shared import TableForm
 
@@ -233,28 +233,40 @@ def test_panels_have_all_curves():
     assert curves["relu"].m == ()
 
 
+def test_errors_are_relative_to_uniform_averaging():
+    table = error_table(panels(POINTS))
+    favor = table[(table["std"] == 0.25) & (table["family"] == "favor")]
+    assert list(favor[favor["rows"] == ORTHOGONAL]["error"]) == pytest.approx([0.11 / 0.06, 0.05 / 0.06, 0.03 / 0.06])
+    assert list(favor[favor["rows"] == INDEPENDENT]["error"]) == pytest.approx([0.055 / 0.06])
+    assert list(favor["low"]) == pytest.approx(list(0.9 * favor["error"]))
+    assert list(table[table["kernel"] == "relu"]["m"].isna()) == [True, True]
+
+
 def test_figure_has_small_multiples_with_shared_axes_and_uniform_dashed_at_one():
     """A row per std, a column per family and one for kernels without m."""
-    figure = draw(panels(POINTS), "title")
-    assert len(figure.axes) == 2 * 3
-    assert [axes.get_title("left") for axes in figure.axes[:3]] == ["favor", "trigonometric", "kernels without m"]
-    assert [figure.axes[row].get_ylabel() for row in (0, 3)] == [
-        "std of q, k: 0.25\nrelative error",
-        "std of q, k: 1\nrelative error",
-    ]
-    for axes in figure.axes:
-        dashed = [line for line in axes.lines if line.get_linestyle() == "--"]
-        assert [line.get_ydata()[0] for line in dashed] == [1.0]
-        assert axes.get_yscale() == "log"
-        assert axes.get_ylim() == figure.axes[0].get_ylim()
-    solid, dotted = (next(line for line in figure.axes[0].lines if line.get_linestyle() == style) for style in "-:")
-    assert list(solid.get_ydata()) == pytest.approx([0.11 / 0.06, 0.05 / 0.06, 0.03 / 0.06])
-    assert list(dotted.get_ydata()) == pytest.approx([0.055 / 0.06])
-    assert figure.axes[0].texts[0].get_text() == "uniform: error 0.06"
-    assert figure.axes[0].get_ylim()[1] < 10
-    assert figure.axes[4].texts[0].get_text() == "above the panel:\n380x or more"
-    assert [label.get_text() for label in figure.axes[5].get_xticklabels()] == ["relu"]
-    assert is_inside_canvas(figure)
+    chart = draw(panels(POINTS), "title")
+    drawn = marks(chart)
+    levels = [mark for mark in drawn if mark["type"] == "rule" and mark["rows"] == [{"error": 1.0, "rows": BASELINE}]]
+    assert len(levels) == 2 * 3
+    scale = levels[0]["encoding"]["y"]["scale"]
+    assert scale["type"] == "log"
+    assert scale["domain"][1] < 10
+    assert all(
+        mark["encoding"]["y"]["scale"] == scale
+        for mark in drawn
+        if mark["type"] in ("line", "rule", "point") and "scale" in mark["encoding"]["y"]
+    )
+    points = [mark["rows"] for mark in drawn if mark["type"] == "point"]
+    assert [{row["family"] for row in rows} for rows in points] == [{"favor"}, {"trigonometric"}, {"relu"}] * 2
+    lines = [mark for mark in drawn if mark["type"] == "line"]
+    assert [{row["family"] for row in mark["rows"]} for mark in lines] == [{"favor"}] * 2, "one m has no line"
+    dashes = lines[0]["encoding"]["strokeDash"]["scale"]
+    assert len({tuple(dash) for dash in dashes["range"]}) == len(dashes["domain"]) == 3
+    assert {row["color"] for row in lines[0]["rows"]} == {FIXED["favor"]}
+    texts = drawn_texts(chart)
+    assert {"favor", "trigonometric", "kernels without m", "std of q, k: 0.25", "std of q, k: 1"} <= set(texts)
+    assert {"uniform: error 0.06", "uniform: error 0.79", "above the panel:", "380x or more", "relu"} <= set(texts)
+    assert {ORTHOGONAL, INDEPENDENT, BASELINE} <= set(texts), "the legend"
 
 
 @pytest.mark.parametrize(
@@ -265,14 +277,13 @@ def test_figure_of_any_kernels_has_no_cut_text(kernels: tuple[str, ...]):
     content = panels(
         [
             point("uniform", None, 0.5, 0.2),
-            *(point(kernel, None if kernel == "relu" else m, 0.5, 0.1) for kernel in kernels for m in (16, 1024)),
+            *(point(kernel, m, 0.5, 0.1) for kernel in kernels for m in ((None,) if kernel == "relu" else (16, 1024))),
         ]
     )
-    figure = draw(content, "Kernels and softmax attention\nhead width 64, 128 tokens")
-    assert is_inside_canvas(figure)
-    titles = [axes.title for axes in figure.axes] + [axes._left_title for axes in figure.axes]
-    boxes = [title.get_window_extent() for title in titles if title.get_text()]
-    assert not any(a.overlaps(b) for a, b in combinations(boxes, 2))
+    texts = drawn_texts(draw(content, "Kernels and softmax attention\nhead width 64, 128 tokens"))
+    assert "head width 64, 128 tokens" in texts
+    whole = "".join(texts).replace(" ", "")
+    assert all(kernel.replace(" ", "") in whole for kernel in kernels)
 
 
 def test_command_writes_table_conclusion_csv_figure_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

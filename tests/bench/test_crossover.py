@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks_figure import is_inside_canvas
+from checks_chart import drawn_texts, marks
 from favorit import FavoritError
 from favorit.bench import crossover as crossover_module
 from favorit.bench.crossover import (
@@ -35,11 +35,12 @@ from favorit.bench.crossover import (
     ratios,
     rows,
 )
-from favorit.bench.crossover_figure import draw, panels
+from favorit.bench.crossover_figure import TITLES, crossing_table, draw, panels, ratio_table
 from favorit.bench.crossover_text import advice, describe_crossing, describe_disturbances
 from favorit.bench.speed import FORWARD, TRAINING
 from favorit.bench.spread import Ratio, most_rounds
 from favorit.bench.timing import describe
+from favorit.charts.palette import FIXED
 from favorit.cli.main import main
 
 
@@ -156,24 +157,42 @@ def test_figure_shows_ratios_and_crossings() -> None:
     assert lines["relu"].crossing is not None
     assert lines["relu"].crossing.tokens == pytest.approx(200)
     assert lines[SOFTMAX].crossing is None
-    training = draw(content, "title").axes[1]
-    assert len(training.lines) == 1 + 3 + 2, "the level 1, three mixers, one ring with its range"
-    assert len(training.collections) == 3, "an interval for each mixer"
+    table = ratio_table(content[1]).set_index(["mixer", "tokens"])
+    assert table.loc[("relu", 400), "ratio"] == pytest.approx(2.0)
+    crossings_drawn = crossing_table(content[1]).set_index("mixer")
+    assert list(crossings_drawn.index) == ["relu"], "favor never wins, and softmax has no crossover"
+    assert crossings_drawn.loc["relu", "tokens"] == pytest.approx(200)
+    assert crossings_drawn.loc["relu", "low"] <= 200 <= crossings_drawn.loc["relu", "high"]
 
 
-def test_text_of_figure_lies_inside_the_canvas() -> None:
+def test_panels_have_intervals_lines_and_rings_on_the_axes_of_their_row() -> None:
+    chart = draw(panels(POINTS), "title\nsize")
+    drawn = marks(chart)
+    assert [mark["type"] for mark in drawn if mark["type"] in ("area", "line")] == ["area", "line"] * 4
+    rings = [mark for mark in drawn if mark.get("fill") == "white"]
+    assert [row["mixer"] for mark in rings for row in mark["rows"]] == ["relu"] * len(rings)
+    domains = [mark["encoding"]["y"]["scale"]["domain"] for mark in drawn if mark["type"] == "line"]
+    assert domains[0] == domains[1]
+    assert domains[2] == domains[3]
+    colors = drawn[1]["encoding"]["color"]["scale"]
+    assert dict(zip(colors["domain"], colors["range"], strict=True)) == {
+        "softmax": FIXED["softmax"],
+        "relu": FIXED["relu"],
+        "favor": FIXED["favor"],
+    }
+    texts = drawn_texts(chart)
+    assert {"title", "size", "softmax", "relu", "favor", *TITLES.values()} <= set(texts)
+    assert texts.count("relu") == 1, "one legend for all panels"
+
+
+def test_no_text_of_the_figure_is_cut() -> None:
     names = [
         "favor(features=hyperbolic, m=128, redraw=100)",
         "learned(m=64, hidden=128)",
         *(f"relu(m={m})" for m in range(5)),
     ]
-    figure = draw(
-        panels(make_points({SDPA: SQUARE, SOFTMAX: SQUARE, **dict.fromkeys(names, LINE)})), "title\n" + "x" * 60
-    )
-    assert is_inside_canvas(figure)
-    legend = figure.legends[0]
-    assert len(legend.get_texts()) == 1 + len(names)
-    assert all(not legend.get_window_extent().overlaps(axes.get_window_extent()) for axes in figure.axes)
+    content = panels(make_points({SDPA: SQUARE, SOFTMAX: SQUARE, **dict.fromkeys(names, LINE)}))
+    assert {"x" * 60, *names} <= set(drawn_texts(draw(content, "title\n" + "x" * 60)))
 
 
 def test_points_have_time_and_memory_of_all_mixers() -> None:

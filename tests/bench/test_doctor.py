@@ -13,11 +13,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from checks_chart import drawn_texts, marks
 from favorit import Attention, FavoritError, Run, seeds
 from favorit.bench.doctor import layer_stats
 from favorit.bench.doctor.advice import advise, summarize
 from favorit.bench.doctor.diagnosis import diagnose
-from favorit.bench.doctor.figure import draw, grids
+from favorit.bench.doctor.figure import Grids, cell_table, draw, grids
 from favorit.bench.doctor.layer_stats import Finding, LayerStats
 from favorit.cli.main import app
 from favorit.data import load_dataset
@@ -387,14 +388,33 @@ def test_figure_shows_the_values_of_its_grids(run):
             assert content.idle[layer][head] == (cell.errors["uniform"] < 0.05)
             assert content.own is not None
             assert content.own[layer][head] == pytest.approx(cell.errors["own"] / cell.errors["uniform"])
-    figure = draw(replace(content, relative=((0.2, 3.0), (1.0, 400.0)), idle=((False, True), (False, False))), "title")
-    own, swept, bounds = figure.axes[:3]
-    assert [text.get_text() for text in swept.texts] == ["0.20", "1.00", "400"], "no value in idle heads"
-    assert (len(own.texts), len(bounds.texts)) == (3, 4)
-    assert swept.images[0].get_array().mask.tolist() == [[False, True], [False, False]]
-    all_softmax = [replace(each, errors={**each.errors, "own": 0.0}) for each in findings]
-    assert grids(all_softmax).own is None
-    assert len(draw(grids(all_softmax), "title").axes) == 2 * 2, "two maps with color bars"
+    assert grids([replace(each, errors={**each.errors, "own": 0.0}) for each in findings]).own is None
+
+
+def test_figure_has_the_value_of_each_cell_that_is_not_idle():
+    content = Grids(
+        kernel="favor(m=16)",
+        mixers=("favor(m=8)", "softmax"),
+        own=((0.5, 0.6), (0.0, 0.0)),
+        relative=((0.2, 3.0), (1.0, 400.0)),
+        logit_bounds=((1.0, 2.0), (3.0, 12.0)),
+        idle=((False, True), (False, False)),
+    )
+    own, swept, bounds = cell_table(content).values()
+    assert list(swept["text"]) == ["0.20", "", "1.00", "400"], "no value in idle heads"
+    assert list(own["text"]) == ["0.50", "", "0.00", "0.00"]
+    assert list(bounds["text"]) == ["1.00", "2.00", "3.00", "12"]
+    assert list(swept["layer"]) == ["1: favor(m=8)"] * 2 + ["2: softmax"] * 2
+    assert list(swept["head"]) == [1, 2, 1, 2]
+    assert list(swept["is_dark"]) == [True, False, False, True], "white text on dark colors"
+    chart = draw(content, "title")
+    colored = [mark for mark in marks(chart) if "field" in mark["encoding"].get("color", {})]
+    assert [mark["encoding"]["color"]["scale"].get("type") for mark in colored] == ["log", "log", None]
+    assert {"title", "favor(m=16): error / uniform's", "400", "12"} <= set(drawn_texts(chart))
+    assert any(text.startswith("gray: averaging all values") for text in drawn_texts(chart))
+    without = draw(replace(content, own=None, idle=((False, False),) * 2), "title")
+    assert len([mark for mark in marks(without) if "field" in mark["encoding"].get("color", {})]) == 2
+    assert not any(text.startswith("gray:") for text in drawn_texts(without))
 
 
 def test_command_writes_tables_advice_csv_figure_and_json(run, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -418,5 +438,5 @@ def test_command_writes_tables_advice_csv_figure_and_json(run, tmp_path: Path, c
     assert table["features"].tolist()[:3] == [8, 8, 8]
     assert table["error uniform"].tolist() == [each["errors"]["uniform"] for each in report["findings"]]
     assert (tmp_path / "heads.png").exists()
-    with pytest.raises(FavoritError, match=r"--figure .*heads\.foo: unknown format: use \.png"):
+    with pytest.raises(FavoritError, match=r"--figure .*heads\.foo: unknown format .foo: use .png"):
         app(["doctor", str(run.path), "--figure", str(tmp_path / "heads.foo")], standalone_mode=False)

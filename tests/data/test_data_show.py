@@ -1,21 +1,24 @@
 from __future__ import annotations
 
+import base64
+import io
 import itertools
 import json
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 from typer.testing import CliRunner
 
-from checks_figure import is_inside_canvas
+from checks_chart import drawn_texts, marks
 from favorit.cli.data import app
 from favorit.data import load_dataset
 from favorit.data.show import picture
-from favorit.data.show_figure import draw, sample_columns, save_picture
+from favorit.data.show_figure import SAMPLES_SPACE, draw, histogram_table, sample_columns, save_picture
 from favorit.errors import FavoritError
 
 RUNNER = CliRunner()
@@ -49,13 +52,30 @@ def test_picture_content_matches_the_data_set() -> None:
 def test_pictures_of_all_image_shapes_are_drawn(text: str, tmp_path: Path) -> None:
     save_picture(load_dataset(text), tmp_path / "out.png")
     with Image.open(tmp_path / "out.png") as image:
-        assert image.size == (1650, 935)
+        width, height = image.size
+    assert 2000 < width < 3000
+    assert 1100 < height < 1500
+
+
+def decoded(url: str) -> torch.Tensor:
+    """The uint8 image (3, H, W) of a data URL."""
+    content = base64.b64decode(url.removeprefix("data:image/png;base64,"))
+    with Image.open(io.BytesIO(content)) as image:
+        return torch.from_numpy(np.asarray(image).copy()).permute(2, 0, 1)
 
 
 def shown(text: str) -> dict[str, torch.Tensor]:
-    """{label: image} for all images in the figure."""
-    axes = [each for each in draw(picture(load_dataset(text))).axes if each.images]
-    return {each.get_xlabel(): torch.from_numpy(each.images[0].get_array().data).permute(2, 0, 1) for each in axes}
+    """{name: image} of the steps and views in the figure, in the size of the data set."""
+    dataset = load_dataset(text)
+    images = [
+        (" ".join(row["name"]), decoded(row["url"]))
+        for mark in marks(draw(picture(dataset)))
+        if mark["type"] == "image"
+        for row in mark["rows"]
+        if "name" in row
+    ]
+    factors = {name: image.shape[1] // dataset.image_size[0] for name, image in images}
+    return {name: image[:, :: factors[name], :: factors[name]] for name, image in images}
 
 
 @pytest.mark.parametrize(
@@ -72,25 +92,49 @@ def test_wide_samples_have_fewer_columns_than_tall_ones() -> None:
 
 @pytest.mark.parametrize("classes", [2, 3, 10])
 def test_samples_fill_their_place_whatever_the_number_of_classes(classes: int) -> None:
-    figure = draw(picture(load_dataset(f"synthetic(size=24, channels=3, classes={classes}, train=120, test=12)")))
-    assert is_inside_canvas(figure)
-    samples = figure.axes[0]
-    box = samples.get_window_extent()
-    width, height = figure.canvas.get_width_height()
-    assert box.height > 0.55 * height
-    assert box.width > 0.35 * width
-    places = [(label.get_position()[1], label.get_text()) for label in samples.get_yticklabels()]
-    assert [name for _, name in places] == list(load_dataset(f"synthetic(size=24, classes={classes})").classes)
-    sheet = samples.images[0].get_array().shape[0]
-    assert [place for place, _ in places] == pytest.approx([(n + 0.5) * sheet / classes for n in range(classes)])
+    dataset = load_dataset(f"synthetic(size=24, channels=3, classes={classes}, train=120, test=12)")
+    chart = draw(picture(dataset))
+    samples = marks(chart)[0]
+    assert [row["class"] for row in samples["rows"]] == samples["encoding"]["y"]["sort"] == list(dataset.classes)
+    wide, high = SAMPLES_SPACE
+    assert samples["width"] <= wide
+    assert samples["height"] * classes <= high
+    assert samples["width"] > 0.95 * wide or samples["height"] * classes > 0.95 * high
+    assert set(dataset.classes) <= set(drawn_texts(chart))
 
 
-def test_dollar_signs_in_class_names_are_no_formula(tmp_path: Path) -> None:
-    for name in ("a$_$b", "c$"):
+def test_a_class_of_many_has_its_images_in_one_row() -> None:
+    samples = marks(draw(picture(SET)))[0]
+    expected = picture(SET).samples[3][1]
+    sheet = decoded(samples["rows"][3]["url"])
+    side = sheet.shape[2] / 10
+    for number, image in enumerate(expected):
+        center = sheet[:, int(side / 2), int((number + 0.5) * side)]
+        assert (center == image.flatten(1).T).all(1).any(), "the middle of a tile is a pixel of its image"
+
+
+def test_histogram_has_the_share_of_each_value() -> None:
+    content = picture(SET)
+    table = histogram_table(content)
+    assert list(table["channel"].unique()) == ["red", "green", "blue"]
+    assert torch.equal(torch.tensor(table["share"].to_numpy(), dtype=torch.float32), content.histograms.flatten())
+    assert list(table["value"][:256]) == list(range(256))
+
+
+def test_long_names_of_steps_are_wrapped() -> None:
+    texts = drawn_texts(draw(picture(SET, "crop(1)|rotate(40, classes=(1, 2, 3, 4))|flip|flip|flip|flip")))
+    assert "rotate(40," in texts
+    assert all(len(text) < 16 for text in texts if "classes=" in text)
+
+
+def test_class_names_are_drawn_as_written(tmp_path: Path) -> None:
+    names = ("a$_$b", "c$", "<b>&amp;")
+    for name in names:
         (tmp_path / "set" / name).mkdir(parents=True)
         for number in range(3):
             Image.new("RGB", (8, 8), (number, 0, 0)).save(tmp_path / "set" / name / f"{number}.png")
-    save_picture(load_dataset(f"folder:{tmp_path / 'set'}"), tmp_path / "out.png")
+    chart = draw(picture(load_dataset(f"folder:{tmp_path / 'set'}")))
+    assert set(names) <= set(drawn_texts(chart))
 
 
 def test_figure_of_a_color_image_has_its_channels_and_the_normalized_image() -> None:
@@ -123,9 +167,16 @@ def test_invalid_arguments_are_one_line_errors(tmp_path: Path) -> None:
         picture(SET, patch=25)
     with pytest.raises(FavoritError, match="unknown augmentation 'flap'"):
         picture(SET, "flap")
-    for path in (tmp_path / "nowhere" / "out.png", tmp_path / "out.unknown"):
-        with pytest.raises(FavoritError, match="cannot write"):
-            save_picture(SET, path)
+    with pytest.raises(FavoritError, match=r"cannot write .*nowhere.out\.png: No such file"):
+        save_picture(SET, tmp_path / "nowhere" / "out.png")
+    with pytest.raises(FavoritError, match=r"unknown format \.unknown: use \.png, \.svg, \.pdf"):
+        save_picture(SET, tmp_path / "out.unknown")
+
+
+def test_output_file_is_checked_before_the_data_are_read(tmp_path: Path) -> None:
+    found = RUNNER.invoke(app, ["show", "nothing", "--out", str(tmp_path / "out.jpg")])
+    assert "--out" in str(found.exception)
+    assert "unknown format .jpg: use .png, .svg, .pdf" in str(found.exception)
 
 
 def test_data_commands_list_show_and_fetch(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import yaml
 from PIL import Image
 
 import favorit.tuning
+from checks_chart import drawn_texts, marks
 from favorit import FavoritError, RunConfig, measure
 from favorit.cli.configuration import build_config
 from favorit.cli.tune import tune
@@ -252,11 +253,21 @@ def test_importances_are_sorted_by_the_first_objective():
         ),
     ],
 )
-def test_figure_is_drawn_for_any_result(tmp_path: Path, result):
-    draw(result, tmp_path / "picture.png")
-    with Image.open(tmp_path / "picture.png") as picture:
-        assert picture.format == "PNG"
-    assert [path.name for path in tmp_path.iterdir()] == ["picture.png"]
+def test_figure_is_drawn_for_any_result(result):
+    chart = draw(result)
+    drawn = marks(chart)
+    points = [row for mark in drawn if mark["type"] == "point" and mark.get("opacity") for row in mark["rows"]]
+    assert {(row["trial"], row["accuracy"], row["state"]) for row in points} == {
+        (trial.number, trial.values[0], trial.state) for trial in result.trials if trial.values
+    }
+    bars = [row for mark in drawn if mark["type"] == "bar" for row in mark["rows"]]
+    assert {(row["objective"], row["field"], row["importance"]) for row in bars} == {
+        (objective, field, share) for objective, shares in result.importances.items() for field, share in shares.items()
+    }
+    texts = drawn_texts(chart)
+    assert "mine" in texts
+    assert ("too few trials for importances" in texts) == (not result.importances)
+    assert ("best so far" in texts) == any(trial.state == "complete" for trial in result.trials)
 
 
 def test_importance_is_high_for_the_learning_rate_and_low_for_an_unused_field(tmp_path: Path):

@@ -7,24 +7,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from textwrap import fill
-from typing import TYPE_CHECKING, Literal
+from textwrap import wrap
+from typing import TYPE_CHECKING
 
 from favorit.bench.approximation import UNIFORM, Point
+from favorit.charts.axes import NUMBER, log_ticks, look_of, panel_title, titled
+from favorit.charts.palette import DASHES, FIXED, SHAPES, Look, colors
 from favorit.spec import Spec, parse
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    import altair
+    import pandas
 
 # Errors above this multiple of uniform's error lie outside the panel, because signed features have unbounded errors.
 MAX_RELATIVE_ERROR = 5.0
-# By whether the rows of random features are orthogonal.
-COLORS = {True: "#3b6fb5", False: "#e07a2f"}
-STYLES: dict[bool, Literal["-", ":"]] = {True: "-", False: ":"}
+ORTHOGONAL, INDEPENDENT, BASELINE = "orthogonal rows", "independent rows", "uniform averaging: relative error 1"
+# The color of a curve stands for its kernel.
+LOOKS = {
+    ORTHOGONAL: Look("black", SHAPES[0], DASHES[0]),
+    INDEPENDENT: Look("black", SHAPES[3], DASHES[2]),
+    BASELINE: Look(FIXED[UNIFORM], SHAPES[0], DASHES[1]),
+}
+WITHOUT_M = "kernels without m"
 MOST_TICKS = 4
-TITLE_LETTERS = 27
-MIN_WIDTH = 6.5  # inches
+TITLE_LETTERS = 30
+WIDTH, HEIGHT = 190, 140  # of a panel
+MARGIN = 1.1  # the factor by which the axis of m exceeds the counts
 
 
 @dataclass(frozen=True)
@@ -77,93 +85,109 @@ def _curve(kernel: str, points: Sequence[Point]) -> Curve:
     )
 
 
-def draw(content: Sequence[Panel], title: str) -> Figure:
+def error_table(content: Sequence[Panel]) -> pandas.DataFrame:
+    """std, kernel, family, rows (orthogonal or independent), m (empty for a kernel without), and error, low and high
+    relative to the error of uniform averaging.
+    """
+    import pandas
+
+    return pandas.DataFrame(
+        [
+            dict(
+                std=panel.std,
+                kernel=curve.kernel,
+                family=curve.family,
+                rows=ORTHOGONAL if curve.orthogonal else INDEPENDENT,
+                m=m,
+                error=error / panel.uniform,
+                low=low / panel.uniform,
+                high=high / panel.uniform,
+            )
+            for panel in content
+            for curve in panel.curves
+            for m, error, low, high in zip(curve.m or (None,), curve.error, curve.low, curve.high, strict=True)
+        ]
+    )
+
+
+def draw(content: Sequence[Panel], title: str) -> altair.VConcatChart:
     """Small multiples with shared axes: a row per std, a column per family, a last one for all kernels without m.
 
     Errors are relative to that of uniform averaging, which is the dashed line at 1. Quartiles are shaded.
     """
-    from matplotlib.figure import Figure
-    from matplotlib.lines import Line2D
+    import altair as alt
 
-    families = list(dict.fromkeys(curve.family for panel in content for curve in panel.curves if curve.m))
-    columns = [*families, *([None] if any(not curve.m for panel in content for curve in panel.curves) else [])]
-    width = max(MIN_WIDTH, 1.2 + 2.3 * len(columns))
-    figure = Figure(figsize=(width, 1.2 + 1.9 * len(content)), layout="constrained")
-    figure.suptitle(title, fontsize=12, fontweight="bold", x=0.01, ha="left")
-    grid = figure.subplots(len(content), len(columns), squeeze=False, sharex="col", sharey=True)
-    for panel, row in zip(content, grid, strict=True):
-        row[0].set_ylabel(f"std of q, k: {panel.std:g}\nrelative error", fontsize=10)
-        for family, axes in zip(columns, row, strict=True):
-            axes.axhline(1.0, color="black", linestyle="--", linewidth=1.2)
-            if family is None:
-                _draw_without_m(axes, panel)
-            else:
-                _draw_family(axes, panel, family)
-            axes.grid(alpha=0.25)
-            axes.spines[["top", "right"]].set_visible(False)
-        row[0].annotate(
-            f"uniform: error {panel.uniform:.2g}",
-            (0.03, 1.0),
-            xycoords=("axes fraction", "data"),
-            xytext=(0, -3),
-            textcoords="offset points",
-            va="top",
-            fontsize=8.5,
-        )
-    for family, axes in zip(columns, grid[0], strict=True):
-        axes.set_title(fill(family or "kernels without m", TITLE_LETTERS), fontsize=10.5, loc="left")
-    for family, axes in zip(columns, grid[-1], strict=True):
-        axes.set_xlabel("" if family is None else "features m")
-    _scale(grid[0, 0], content)
-    lines = [
-        Line2D([], [], color=COLORS[orthogonal], linestyle=STYLES[orthogonal], marker="o", markersize=4, label=label)
-        for orthogonal, label in ((True, "orthogonal rows"), (False, "independent rows"))
-        if any(curve.m and curve.orthogonal == orthogonal for panel in content for curve in panel.curves)
+    table = error_table(content)
+    palette = colors(name.partition("(")[0] for name in table["kernel"])
+    table["color"] = [palette[name.partition("(")[0]] for name in table["kernel"]]
+    table["shape"] = [LOOKS[rows].shape for rows in table["rows"]]
+    families = table[table["m"].notna()].groupby("family", sort=False)
+    columns = {str(name): part for name, part in families}
+    if table["m"].isna().any():
+        columns[WITHOUT_M] = table[table["m"].isna()]
+    rows = []
+    for panel in content:
+        charts: list[altair.LayerChart | altair.FacetChart] = []
+        for name, part in columns.items():
+            is_first = not charts
+            y = _y_axis(table, [f"std of q, k: {panel.std:g}", "relative error"] if is_first else None)
+            chart = _draw_panel(
+                part[part["std"] == panel.std],
+                _x_axis(part, panel is content[-1]),
+                y,
+                note=f"uniform: error {panel.uniform:.2g}" if is_first else "",
+            )
+            if panel is content[0]:
+                chart = chart.properties(title=panel_title(wrap(name, TITLE_LETTERS)))
+            charts.append(chart)
+        rows.append(alt.hconcat(*charts, spacing=24, bounds="flush"))
+    return titled(alt.vconcat(*rows, spacing=14), title)
+
+
+def _y_axis(table: pandas.DataFrame, title: list[str] | None) -> altair.Y:
+    """The logarithmic axis that all panels share; without a title it has no labels."""
+    import altair as alt
+
+    shown = table["error"][(table["error"] > 0) & (table["error"] < MAX_RELATIVE_ERROR)]
+    low, high = 0.8 * min(1.0, *shown), 1.25 * max(1.0, *shown)
+    scale = alt.Scale(type="log", domain=(low, high), nice=False)
+    axis = alt.Axis(values=log_ticks(low, high), format=NUMBER, labels=title is not None)
+    return alt.Y("error:Q", title=title, scale=scale, axis=axis)
+
+
+def _x_axis(part: pandas.DataFrame, is_last: bool) -> altair.X:
+    """The axis of one column of panels: m, or the kernels without m. Only the last row has labels."""
+    import altair as alt
+
+    if part["m"].isna().all():
+        names = list(part["kernel"].unique())
+        return alt.X("kernel:N", sort=names, title=None, axis=alt.Axis(labelAngle=-30, labels=is_last))
+    counts = sorted(part["m"].astype(int).unique().tolist())
+    axis = alt.Axis(values=counts[:: -(-len(counts) // MOST_TICKS)], format="d", labels=is_last)
+    scale = alt.Scale(type="log", base=2, domain=(counts[0] / MARGIN, counts[-1] * MARGIN), nice=False)
+    return alt.X("m:Q", title="features m" if is_last else None, scale=scale, axis=axis)
+
+
+def _draw_panel(part: pandas.DataFrame, x: altair.X, y: altair.Y, note: str) -> altair.LayerChart | altair.FacetChart:
+    """The errors of one column at one std, and the line of uniform averaging with a note below it."""
+    import altair as alt
+    import pandas
+
+    dash = look_of("rows", LOOKS, ["strokeDash"], symbolType="stroke", symbolStrokeWidth=1.8, symbolSize=400)
+    level = alt.Chart(pandas.DataFrame({"error": [1.0], "rows": [BASELINE]}))
+    points = alt.Chart(part).encode(x=x, color=alt.Color("color:N", scale=None))
+    layers = [
+        level.mark_rule(color=LOOKS[BASELINE].color, strokeWidth=1.5).encode(y=y, **dash),
+        level.mark_text(text=note, align="left", dy=9).encode(x=alt.value(4), y=y),
+        points.mark_point(size=28, opacity=1, clip=True).encode(y=y, shape=alt.Shape("shape:N", scale=None)),
     ]
-    lines.append(Line2D([], [], color="black", linestyle="--", label="uniform averaging: relative error 1"))
-    figure.legend(handles=lines, loc="outside lower center", ncols=len(lines), frameon=False, fontsize=10)
-    return figure
-
-
-def _draw_family(axes: Axes, panel: Panel, family: str) -> None:
-    curves = [curve for curve in panel.curves if curve.family == family and curve.m]
-    for curve in curves:
-        color = COLORS[curve.orthogonal]
-        error, low, high = (
-            [value / panel.uniform for value in values] for values in (curve.error, curve.low, curve.high)
-        )
-        style = STYLES[curve.orthogonal]
-        axes.plot(curve.m, error, color=color, linestyle=style, marker="o", markersize=3.5, linewidth=1.6)
-        axes.fill_between(curve.m, low, high, color=color, alpha=0.15, linewidth=0)
-    axes.set_xscale("log", base=2)
-    counts = sorted({m for curve in curves for m in curve.m})
-    shown = counts[:: -(-len(counts) // MOST_TICKS)]
-    axes.set_xticks(shown, [str(m) for m in shown])
-    axes.minorticks_off()
-    smallest = min(error for curve in curves for error in curve.error) / panel.uniform
-    if smallest >= MAX_RELATIVE_ERROR:
-        text = f"above the panel:\n{smallest:,.0f}x or more"
-        axes.text(0.5, 0.9, text, transform=axes.transAxes, fontsize=9, ha="center", va="top")
-
-
-def _draw_without_m(axes: Axes, panel: Panel) -> None:
-    curves = [curve for curve in panel.curves if not curve.m]
-    for place, curve in enumerate(curves):
-        error, low, high = curve.error[0], curve.low[0], curve.high[0]
-        spread = [[(error - low) / panel.uniform], [(high - error) / panel.uniform]]
-        axes.errorbar(place, error / panel.uniform, yerr=spread, color=COLORS[True], marker="o", markersize=5)
-    axes.set_xticks(range(len(curves)), [curve.kernel for curve in curves], rotation=30, ha="right", fontsize=9)
-    axes.set_xlim(-0.6, len(curves) - 0.4)
-
-
-def _scale(axes: Axes, content: Sequence[Panel]) -> None:
-    """Sets the logarithmic y axis, which all panels share."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
-
-    relative = [error / panel.uniform for panel in content for curve in panel.curves for error in curve.error]
-    shown = [1.0, *(error for error in relative if 0 < error < MAX_RELATIVE_ERROR)]
-    axes.set_yscale("log")
-    axes.set_ylim(0.8 * min(shown), 1.25 * max(shown))
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    interval = {"y": alt.Y("low:Q"), "y2": "high:Q"}
+    if part["m"].nunique() < 2:
+        layers.append(points.mark_rule(clip=True).encode(**interval))
+    else:
+        layers.append(points.mark_area(opacity=0.2, clip=True).encode(detail="rows:N", **interval))
+        layers.append(points.mark_line(clip=True).encode(y=y, **dash))
+    if part["error"].min() >= MAX_RELATIVE_ERROR:
+        text = ["above the panel:", f"{part['error'].min():,.0f}x or more"]
+        layers.append(level.mark_text(text=text).encode(x=alt.value(WIDTH / 2), y=alt.value(14)))
+    return alt.layer(*layers).properties(width=WIDTH, height=HEIGHT)

@@ -5,21 +5,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from favorit.bench.crossover import CURVES, SOFTMAX, Crossing, Point, find_crossing, ratios
+from favorit.charts.axes import NUMBER, legend_columns, log_ticks, look_of, panel_title, powers_of_two, titled
+from favorit.charts.palette import Look, looks
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
+    import altair
+    import pandas
 
 # Panels per row: the first row is time, the second is memory.
 COLUMNS = 2
-WIDTH = 9.2  # inches
-LEGEND_MARK, LEGEND_LETTER = 0.6, 0.09  # inches that an entry of the legend needs
+WIDTH, HEIGHT = 390, 210  # of a panel
+LEVEL = "#999999"
+MARGIN = 1.15  # the factor by which axes exceed the data
 TITLES = {
     "forward": "forward time: above 1 the mixer is faster",
     "training": "training time: above 1 the mixer is faster",
@@ -69,57 +72,88 @@ def panels(points: Sequence[Point]) -> list[Panel]:
     ]
 
 
-def draw(content: Sequence[Panel], title: str) -> Figure:
+def draw(content: Sequence[Panel], title: str) -> altair.VConcatChart:
     """One panel per curve, with logarithmic axes that each row shares. A mixer wins above 1.
 
     Shaded areas are intervals. A ring marks the crossover of a mixer, a thick line the range of this crossover.
     """
-    from matplotlib.figure import Figure
+    import altair as alt
 
-    rows = -(-len(content) // COLUMNS)
-    names = [line.mixer for line in content[0].lines]
-    columns = max(1, int(WIDTH / (LEGEND_MARK + LEGEND_LETTER * max(map(len, names)))))
-    figure = Figure(figsize=(WIDTH, 0.7 + 0.25 * -(-len(names) // columns) + 2.9 * rows), layout="constrained")
-    figure.suptitle(title, fontsize=12, fontweight="bold", x=0.01, ha="left", wrap=True)
-    grid = figure.subplots(rows, COLUMNS, squeeze=False, sharex=True, sharey="row")
-    for panel, axes in zip(content, grid.flat, strict=True):
-        _draw_panel(axes, panel)
-    for row in grid:
-        row[0].set_ylabel("SDPA / mixer")
-    for axes in grid[-1]:
-        axes.set_xlabel("tokens")
-    figure.legend(
-        *grid[0, 0].get_legend_handles_labels(),
-        loc="outside lower center",
-        ncols=min(columns, len(names)),
-        frameon=False,
-        fontsize=10,
+    styles = looks(line.mixer for line in content[0].lines)
+    rows = [content[start : start + COLUMNS] for start in range(0, len(content), COLUMNS)]
+    charts = [alt.hconcat(*(_draw_panel(panel, row, styles) for panel in row)) for row in rows]
+    return titled(alt.vconcat(*charts), title)
+
+
+def _draw_panel(
+    panel: Panel, row: Sequence[Panel], styles: Mapping[str, Look]
+) -> altair.LayerChart | altair.FacetChart:
+    """The panel with axes that fit its whole row."""
+    import altair as alt
+    import pandas
+
+    lines = [line for each in row for line in each.lines]
+    tokens = [count for line in lines for count in line.tokens]
+    values = [1.0, *(value for line in lines for value in (*line.low, *line.high))]
+    low, high = min(values) / MARGIN, max(values) * MARGIN
+    x = alt.X(
+        "tokens:Q",
+        title="tokens",
+        scale=alt.Scale(type="log", base=2, domain=(min(tokens) / MARGIN, max(tokens) * MARGIN), nice=False),
+        axis=alt.Axis(values=powers_of_two(min(tokens), max(tokens)), format="d"),
     )
-    return figure
+    y = alt.Y(
+        "ratio:Q",
+        title="SDPA / mixer",
+        scale=alt.Scale(type="log", domain=(low, high), nice=False),
+        axis=alt.Axis(values=log_ticks(low, high), format=NUMBER),
+    )
+    look = partial(look_of, "mixer", styles, columns=legend_columns(styles, COLUMNS * WIDTH))
+    color = look(["color"])
+    points = alt.Chart(ratio_table(panel)).encode(x=x, **color)
+    layers = [
+        alt.Chart(pandas.DataFrame({"ratio": [1.0]})).mark_rule(color=LEVEL).encode(y=y),
+        points.mark_area(opacity=0.2).encode(y=alt.Y("low:Q"), y2="high:Q"),
+        points.mark_line().encode(y=y, **look(["strokeDash"])),
+        points.mark_point(size=28, opacity=1).encode(y=y, **look(["shape"])),
+    ]
+    found = crossing_table(panel)
+    if len(found):
+        rings = alt.Chart(found).encode(x=x, y=y, **color)
+        layers += [
+            rings.mark_rule(strokeWidth=5, opacity=0.5).encode(x=alt.X("low:Q"), x2="high:Q"),
+            rings.mark_point(shape="circle", filled=False, fill="white", size=80, strokeWidth=2, opacity=1),
+        ]
+    return alt.layer(*layers).properties(width=WIDTH, height=HEIGHT, title=panel_title(TITLES[panel.curve]))
 
 
-def _draw_panel(axes: Axes, panel: Panel) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+def ratio_table(panel: Panel) -> pandas.DataFrame:
+    """mixer, tokens, ratio, low and high: a row for each point of the panel's lines."""
+    import pandas
 
-    axes.axhline(1.0, color="#999999", linewidth=1)
-    for number, line in enumerate(panel.lines):
-        color = f"C{number}"
-        axes.plot(line.tokens, line.ratio, color=color, linewidth=1.6, marker="o", markersize=3, label=line.mixer)
-        axes.fill_between(line.tokens, line.low, line.high, color=color, alpha=0.2, linewidth=0)
-        crossing = line.crossing
-        if crossing is not None and crossing.tokens is not None and not crossing.always:
-            ends = (crossing.low or line.tokens[0], crossing.high or line.tokens[-1])
-            axes.plot(ends, [1.0, 1.0], color=color, linewidth=4, alpha=0.5, solid_capstyle="butt")
-            axes.plot(
-                [crossing.tokens], [1.0], color=color, marker="o", markersize=7, markerfacecolor="white", zorder=3
+    return pandas.DataFrame(
+        [
+            dict(mixer=line.mixer, tokens=tokens, ratio=ratio, low=low, high=high)
+            for line in panel.lines
+            for tokens, ratio, low, high in zip(line.tokens, line.ratio, line.low, line.high, strict=True)
+        ]
+    )
+
+
+def crossing_table(panel: Panel) -> pandas.DataFrame:
+    """mixer, tokens, ratio (1), low and high: a row for each crossing on the grid, with the range of its tokens."""
+    import pandas
+
+    return pandas.DataFrame(
+        [
+            dict(
+                mixer=line.mixer,
+                tokens=crossing.tokens,
+                ratio=1.0,
+                low=crossing.low or line.tokens[0],
+                high=crossing.high or line.tokens[-1],
             )
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda count, _: f"{count:g}"))
-    low, high = axes.get_ylim()  # of the row so far
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high > 5 * low else (1, 1.2, 1.5, 2, 3, 5, 7)))
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda ratio, _: f"{ratio:g}"))
-    axes.set_title(TITLES[panel.curve], fontsize=10.5, loc="left")
-    axes.grid(alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)
+            for line in panel.lines
+            if (crossing := line.crossing) is not None and crossing.tokens is not None and not crossing.always
+        ]
+    )

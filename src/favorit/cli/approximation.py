@@ -63,10 +63,11 @@ def approximation(
     """
     from favorit.bench.approximation import SERIES, Setting, approximate, conclude
     from favorit.bench.approximation_figure import draw, panels
+    from favorit.charts.save import save_chart
     from favorit.cli.console import check_figures, check_outputs
     from favorit.cli.machine import reserve_machine
     from favorit.cli.progress import delayed_bar
-    from favorit.export import save_figure, write_csv
+    from favorit.export import write_csv
 
     check_outputs(out=out)
     check_figures(figure=figure)
@@ -83,7 +84,7 @@ def approximation(
     if out is not None:
         write_csv([{**asdict(point), "m": point.m or ""} for point in points], out)
     if figure is not None:
-        save_figure(draw(content, f"Kernels and softmax attention\n{size}"), figure)
+        save_chart(draw(content, f"Kernels and softmax attention\n{size}"), figure)
     if form.as_json:
         report = {
             **asdict(setting),

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
 
+from favorit.charts.save import checked_format
 from favorit.display import SafeConsole
 from favorit.errors import FavoritError
 
@@ -62,12 +63,12 @@ def _named(option: str, path: Path) -> Iterator[None]:
 
 
 def check_figures(**files: Path | None) -> None:
-    """As `check_outputs`. Also raises an error if the suffix is not that of a known image format."""
+    """As `check_outputs`. Also raises an error if the suffix is not that of a format of charts."""
     check_outputs(**files)
     for option, file in files.items():
         if file is None:
             continue
-        from matplotlib.backend_bases import FigureCanvasBase
-
-        if file.suffix.lower().removeprefix(".") not in FigureCanvasBase.filetypes:
-            raise FavoritError(f"--{option} {file}: unknown format: use .png, .svg or .pdf")
+        try:
+            checked_format(file)
+        except FavoritError as error:
+            raise FavoritError(f"--{option} {error}") from None

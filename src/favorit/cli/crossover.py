@@ -60,11 +60,12 @@ def crossover(
     from favorit.bench.crossover import MAX_TOKENS, crossings, default_grid, default_patch, measure_points, rows
     from favorit.bench.crossover_figure import draw, panels
     from favorit.bench.crossover_text import advice, describe_disturbances
+    from favorit.charts.save import save_chart
     from favorit.cli.console import check_figures, check_outputs
     from favorit.cli.machine import reserve_machine
     from favorit.cli.progress import delayed_bar
     from favorit.errors import FavoritError
-    from favorit.export import save_figure, write_csv
+    from favorit.export import write_csv
     from favorit.process import keep_large_buffers
 
     if patch is None:
@@ -99,7 +100,7 @@ def crossover(
     if out is not None:
         write_csv(rows(points), out)
     if figure is not None:
-        save_figure(draw(panels(points), title), figure)
+        save_chart(draw(panels(points), title), figure)
     if form.as_json:
         report = {
             "environment": machine,

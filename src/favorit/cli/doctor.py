@@ -45,10 +45,11 @@ def doctor(
     """
     from favorit.bench.doctor.diagnosis import doctor as diagnose
     from favorit.bench.doctor.figure import draw, grids
+    from favorit.charts.save import save_chart
     from favorit.cli.approximation import parse_counts
     from favorit.cli.console import check_figures, check_outputs
     from favorit.cli.progress import delayed_bar
-    from favorit.export import save_figure, write_csv
+    from favorit.export import write_csv
     from favorit.training.find import open_run
 
     check_outputs(out=out)
@@ -74,7 +75,7 @@ def doctor(
     if out is not None:
         write_csv([finding.row() for finding in findings], out)
     if figure is not None:
-        save_figure(draw(grids(findings), f"Attention of {run.name} by layer and head"), figure)
+        save_chart(draw(grids(findings), f"Attention of {run.name} by layer and head"), figure)
     if form.as_json:
         report = {
             "run": str(run),

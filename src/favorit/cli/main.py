@@ -19,6 +19,7 @@ from favorit.cli import (
     doctor,
     evaluate,
     predict,
+    report,
     runs,
     selftest,
     show,
@@ -47,6 +48,7 @@ app.command("evaluate")(evaluate.evaluate)
 app.command("predict")(predict.predict)
 app.command("compare")(compare.compare)
 app.command("tune")(tune.tune)
+app.command("report")(report.report)
 app.command("doctor")(doctor.doctor)
 app.command("selftest")(selftest.selftest)
 app.add_typer(runs.app, name="runs")

@@ -79,6 +79,7 @@ def tune(
     [bold]favorit tune my.yaml --config base.yaml --objective accuracy,latency --storage
     postgresql://me@host/tuning[/bold]
     """
+    from favorit.charts.save import save_chart
     from favorit.cli.configuration import build_config
     from favorit.cli.console import check_folders
     from favorit.cli.progress import tuning_progress
@@ -118,7 +119,7 @@ def tune(
         )
     files = [out / f"{result.name}-best.yaml", out / f"{result.name}-tuning.png"]
     write_best(result, files[0])
-    draw(result, files[1])
+    save_chart(draw(result), files[1])
     if len(result.objectives) > 1:
         files.append(out / f"{result.name}-front.csv")
         write_front(result, files[2])

@@ -2,75 +2,67 @@
 
 from __future__ import annotations
 
-import warnings
 from os import PathLike
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from favorit.charts.axes import log_ticks, panel_title, titled
+from favorit.charts.palette import BASELINE, COLORS
+from favorit.charts.pictures import picture_row, png_url
+from favorit.charts.save import save_chart
 from favorit.data.images import DataSet
 from favorit.data.show import Picture, picture
-from favorit.export import save_figure
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    import altair
+    import numpy as np
+    import pandas
 
 TILE_SIDE = 32
 GAP = 0.08
-SAMPLES_SPACE = (6.4, 7.2)  # inches, width and height
+SAMPLES_SPACE = (520, 585)  # points, width and height
+ROW_WIDTH, ROW_HEIGHT = 640, 96  # of the steps of augmentation and of the views
+HISTOGRAM, PATCHES = (270, 220), (300, 250)
+CAPTION_LETTERS = 190
 PAPER = (226, 232, 240)
-COLORS = {1: ("#444444",), 3: ("#c8443c", "#3f8f4f", "#3b6fb5")}
+RGB = {"red": COLORS[1], "green": COLORS[2], "blue": COLORS[0]}  # distinct for the color-blind
 SHOWN_RANGE = (-2.0, 2.0)  # normalized values drawn as black and white
 
 
-def draw(content: Picture) -> Figure:
+def draw(content: Picture) -> altair.HConcatChart:
     """The figure of a Picture."""
-    from matplotlib.figure import Figure
-    from matplotlib.layout_engine import ConstrainedLayoutEngine
+    import altair as alt
 
-    figure = Figure(figsize=(15, 8.5), layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.08))
-    figure.suptitle(content.title, fontsize=15, fontweight="bold", x=0.01, ha="left", parse_math=False)
-    figure.supxlabel(content.caption, fontsize=8.5, color="#666666", x=0.01, ha="left", parse_math=False)
-    halves = figure.add_gridspec(1, 2)
-    _draw_samples(figure.add_subplot(halves[0]), content)
-    rows = halves[1].subgridspec(3, 1, height_ratios=(1, 1, 2.4))
-    views = _views(content)
+    found = views(content)
     steps = [*([content.file] if content.file else []), *content.steps]
-    columns = max(len(steps), len(views))
-    lower = rows[2].subgridspec(1, 2, width_ratios=(1, 1.3))
-    for row, title, images in (
-        (rows[0], "Steps of augmentation", steps),
-        (rows[1], "Views of the original", views),
-    ):
-        places = row.subgridspec(1, columns)
-        for number, (name, image) in enumerate(images):
-            axes = figure.add_subplot(places[number])
-            _show(axes, image)
-            axes.set_xlabel(name, fontsize=9, family="monospace")
-            if number == 0:
-                axes.set_title(title, fontsize=11, loc="left")
-    _draw_histograms(figure.add_subplot(lower[0]), content)
-    patches = figure.add_subplot(lower[1])
-    high, wide, _, side, _ = content.patches.shape
-    _show(patches, _mosaic(content.patches))
-    patches.set_title(f"{high} x {wide} patches of {side} x {side}", fontsize=11, loc="left")
-    return figure
+    columns = max(len(steps), len(found))
+    step = min(ROW_WIDTH / columns, ROW_HEIGHT * 1.15)
+    rows = [
+        picture_row([(name, _pixels(image)) for name, image in images], step, ROW_HEIGHT, columns, title)
+        for title, images in (("Steps of augmentation", steps), ("Views of the original", found))
+    ]
+    lower = alt.hconcat(_draw_histograms(content), _draw_patches(content), spacing=30)
+    right = alt.vconcat(*rows, lower.resolve_scale(color="independent")).resolve_scale(color="independent")
+    chart = alt.hconcat(_draw_samples(content), right, spacing=30).resolve_scale(color="independent")
+    return titled(chart, f"{content.title}\n{fill(content.caption, CAPTION_LETTERS)}")
 
 
 def save_picture(
     dataset: DataSet, path: str | PathLike[str], augment: str | None = None, patch: int | None = None, seed: int = 0
 ) -> None:
     """Writes the picture of a data set to a file; its suffix sets the format."""
-    figure = draw(picture(dataset, augment, patch, seed))
-    with warnings.catch_warnings():  # letters that the font lacks are drawn as boxes
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        save_figure(figure, Path(path))
+    save_chart(draw(picture(dataset, augment, patch, seed)), Path(path))
 
 
-def _draw_samples(axes: Axes, content: Picture) -> None:
+def _draw_samples(content: Picture) -> altair.Chart:
+    """A mosaic for each class, with the name of the class on its left."""
+    import altair as alt
+    import pandas
+
     first = content.samples[0][1]
     count = max(len(images) for _, images in content.samples)
     columns = sample_columns(len(content.samples), count, *first.shape[2:])
@@ -78,19 +70,21 @@ def _draw_samples(axes: Axes, content: Picture) -> None:
     tiles = first.new_full((len(content.samples), rows * columns, *first.shape[1:]), 255)
     for row, (_, images) in zip(tiles, content.samples, strict=True):
         row[: len(images)] = images
-    sheet = _mosaic(tiles.unflatten(1, (rows, columns)).flatten(0, 1))
-    _show(axes, sheet)
-    axes.set_title("Samples by class", fontsize=11, loc="left")
-    pitch = sheet.shape[1] / len(tiles)
-    axes.set_yticks(
-        [(number + 0.5) * pitch for number in range(len(tiles))],
-        [name for name, _ in content.samples],
-        parse_math=False,
+    sheets = [_mosaic(each.unflatten(0, (rows, columns))) for each in tiles]
+    _, high, wide = sheets[0].shape
+    gap = 6 if rows > 1 else 0
+    scale = min(SAMPLES_SPACE[0] / wide, (SAMPLES_SPACE[1] / len(sheets) - gap) / high)
+    names = [name for name, _ in content.samples]
+    table = pandas.DataFrame({"class": names, "url": [png_url(_pixels(sheet), wide * scale) for sheet in sheets]})
+    axis = alt.Axis(title=None, ticks=False, domain=False)
+    return (
+        alt.Chart(table)
+        .mark_image(width=wide * scale, height=high * scale, smooth=False)
+        .encode(y=alt.Y("class:N", sort=names, axis=axis), x=alt.value(wide * scale / 2), url="url:N")
+        .properties(
+            width=wide * scale, height=(high * scale + gap) * len(sheets), title=panel_title("Samples by class")
+        )
     )
-    axes.tick_params(length=0, labelsize=10)
-    if rows > 1:
-        for number in range(1, len(tiles)):
-            axes.axhline(number * pitch - 0.5, color="white", linewidth=6)
 
 
 def sample_columns(classes: int, count: int, height: int, width: int) -> int:
@@ -105,7 +99,7 @@ def sample_columns(classes: int, count: int, height: int, width: int) -> int:
     return max(range(1, count + 1), key=lambda columns: (scale(columns), -(-count % columns)))
 
 
-def _views(content: Picture) -> list[tuple[str, Tensor]]:
+def views(content: Picture) -> list[tuple[str, Tensor]]:
     """(name, image uint8) of the normalized original and, if there are several channels, of each channel."""
     _, original = content.steps[0]
     low, high = SHOWN_RANGE
@@ -118,30 +112,77 @@ def _views(content: Picture) -> list[tuple[str, Tensor]]:
 
 def _channel_names(content: Picture) -> tuple[str, ...]:
     channels = len(content.histograms)
-    return ("red", "green", "blue") if channels == 3 else tuple(f"channel {number + 1}" for number in range(channels))
+    return tuple(RGB) if channels == 3 else tuple(f"channel {number + 1}" for number in range(channels))
 
 
-def _draw_histograms(axes: Axes, content: Picture) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+def histogram_table(content: Picture) -> pandas.DataFrame:
+    """channel, value and share of pixels."""
+    import pandas
 
+    return pandas.DataFrame(
+        [
+            dict(channel=name, value=value, share=share)
+            for name, shares in zip(_channel_names(content), content.histograms.tolist(), strict=True)
+            for value, share in enumerate(shares)
+        ]
+    )
+
+
+def _draw_histograms(content: Picture) -> altair.Chart:
+    """A step line per channel, with a logarithmic axis of shares; values without pixels lie on its lower end."""
+    import altair as alt
+
+    table = histogram_table(content)
     names = _channel_names(content)
-    channels = len(names)
-    for number, values in enumerate(content.histograms):
-        color = COLORS.get(channels, (f"C{number}",) * channels)[number]
-        axes.stairs(values.numpy(), range(257), color=color, label=names[number], linewidth=1.2)
-        axes.stairs(values.numpy(), range(257), color=color, fill=True, alpha=0.12)
-    axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:g} %"))
-    axes.set_xlim(0, 256)
-    axes.set_xticks([0, 64, 128, 192, 255])
-    axes.set_xlabel("pixel value")
-    axes.set_ylabel("share of pixels")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.set_title("Channel histograms", fontsize=11, loc="left")
-    if channels > 1:
-        axes.legend(frameon=False, fontsize=9)
+    low, high = table["share"][table["share"] > 0].min() / 1.2, table["share"].max() * 1.2
+    table["share"] = table["share"].clip(lower=low)
+    colors = {1: [BASELINE], 3: list(RGB.values())}.get(len(names), list(COLORS))
+    legend = alt.Legend(title=None, orient="bottom", symbolType="stroke") if len(names) > 1 else None
+    width, height = HISTOGRAM
+    return (
+        alt.Chart(table)
+        .mark_line(interpolate="step", strokeWidth=1.3)
+        .encode(
+            x=alt.X(
+                "value:Q",
+                title="pixel value",
+                scale=alt.Scale(domain=(-2, 257), nice=False),
+                axis=alt.Axis(values=[0, 64, 128, 192, 255]),
+            ),
+            y=alt.Y(
+                "share:Q",
+                title="share of pixels",
+                scale=alt.Scale(type="log", domain=(low, high), nice=False),
+                axis=alt.Axis(values=log_ticks(low, high), format=".2~p"),
+            ),
+            color=alt.Color(
+                "channel:N", sort=list(names), scale=alt.Scale(domain=list(names), range=colors), legend=legend
+            ),
+        )
+        .properties(width=width, height=height, title=panel_title("Channel histograms"))
+    )
+
+
+def _draw_patches(content: Picture) -> altair.Chart:
+    """The patches of the original, with gaps between them."""
+    import altair as alt
+    import pandas
+
+    rows, columns, _, side, _ = content.patches.shape
+    sheet = _mosaic(content.patches)
+    _, high, wide = sheet.shape
+    scale = min(PATCHES[0] / wide, PATCHES[1] / high)
+    table = pandas.DataFrame({"url": [png_url(_pixels(sheet), wide * scale)]})
+    return (
+        alt.Chart(table)
+        .mark_image(width=wide * scale, height=high * scale, smooth=False)
+        .encode(x=alt.value(wide * scale / 2), y=alt.value(high * scale / 2), url="url:N")
+        .properties(
+            width=wide * scale,
+            height=high * scale,
+            title=panel_title(f"{rows} x {columns} patches of {side} x {side}"),
+        )
+    )
 
 
 def _mosaic(tiles: Tensor) -> Tensor:
@@ -157,15 +198,11 @@ def _mosaic(tiles: Tensor) -> Tensor:
     return sheet.permute(2, 0, 3, 1, 4).flatten(3).flatten(1, 2)
 
 
+def _pixels(image: Tensor) -> np.ndarray:
+    """uint8 (C, H, W) -> (H, W, 3)."""
+    return _rgb(image, 0).permute(1, 2, 0).numpy()
+
+
 def _rgb(images: Tensor, axis: int) -> Tensor:
     """RGB images unchanged; otherwise the first channel in gray."""
     return images if images.shape[axis] == 3 else images.narrow(axis, 0, 1).repeat_interleave(3, axis)
-
-
-def _show(axes: Axes, image: Tensor) -> None:
-    """Draws uint8 (C, H, W)."""
-    axes.imshow(_rgb(image, 0).permute(1, 2, 0).numpy(), interpolation="nearest")
-    axes.set_anchor("NW")
-    axes.set_xticks([])
-    axes.set_yticks([])
-    axes.spines[:].set_visible(False)

@@ -9,18 +9,21 @@ from typing import TYPE_CHECKING
 from favorit.bench.approximation import UNIFORM
 from favorit.bench.doctor.advice import MIN_EFFECT, ROUNDING
 from favorit.bench.doctor.layer_stats import OWN, SWEPT, Finding
+from favorit.charts.axes import NUMBER, panel_title, titled
 from favorit.spec import parse
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.colorbar import Colorbar
-    from matplotlib.colors import Normalize
-    from matplotlib.figure import Figure
+    import altair
+    import pandas
 
 Grid = tuple[tuple[float, ...], ...]
 
 # The color scale ends at a tenth of uniform's error and at ten times uniform's error.
 MAX_RATIO = 10.0
+DARK = 0.6  # share of the scale, from its middle, beyond which colors are dark
+IDLE = "#d8d8d8"
+OWN_TITLE, BOUNDS_TITLE = "own mixers: error / uniform's", "mean of |q||k|/sqrt(D)"
+MAP_WIDTH, CELL_WIDTH, CELL_HEIGHT = 240, 50, 40
 
 
 @dataclass(frozen=True)
@@ -63,73 +66,77 @@ def grids(findings: Sequence[Finding]) -> Grids:
     )
 
 
-def draw(content: Grids, title: str) -> Figure:
-    """The maps side by side, with the value in each cell that is not idle."""
-    from matplotlib.colors import LogNorm, Normalize
-    from matplotlib.figure import Figure
+def cell_table(content: Grids) -> dict[str, pandas.DataFrame]:
+    """map -> layer, head, value, text (the value; empty in idle cells of errors) and is_dark, whether the text is
+    white.
+    """
+    import pandas
 
-    layers, heads = len(content.mixers), len(content.logit_bounds[0])
-    errors = {f"{content.kernel}: error / uniform's": content.relative}
-    if content.own is not None:
-        errors = {"own mixers: error / uniform's": content.own, **errors}
-    # At least 3.4 inches per map, the width of its title.
-    width = 2.0 + (len(errors) + 1) * max(3.4, 0.7 * heads + 1.2)
-    figure = Figure(figsize=(width, 2.2 + 0.55 * layers), layout="constrained")
-    figure.suptitle(title, fontsize=13, fontweight="bold", x=0.01, ha="left")
-    *first, last = figure.subplots(1, len(errors) + 1, sharey=True)
-    left = first[0]
-    for axes, (name, values) in zip(first, errors.items(), strict=True):
-        ratio = _map(figure, axes, values, name, "RdBu_r", LogNorm(1 / MAX_RATIO, MAX_RATIO), content.idle)
-        ratio.set_ticks([0.1, 0.3, 1, 3, 10], labels=["0.1", "0.3", "1", "3", "10"])
-        ratio.ax.minorticks_off()
+    layers = [f"{number}: {mixer}" for number, mixer in enumerate(content.mixers, 1)]
+    nowhere = tuple((False,) * len(row) for row in content.idle)
+    errors = {OWN_TITLE: content.own, f"{content.kernel}: error / uniform's": content.relative}
     largest = max(max(row) for row in content.logit_bounds)
-    _map(
-        figure,
-        last,
-        content.logit_bounds,
-        "mean of |q||k|/sqrt(D)",
-        "viridis",
-        Normalize(0, largest),
-        ((False,) * heads,) * layers,
+    maps = [(name, values, content.idle, _is_dark_ratio) for name, values in errors.items() if values is not None]
+    maps.append((BOUNDS_TITLE, content.logit_bounds, nowhere, lambda value: value > 0.55 * largest))
+    return {
+        name: pandas.DataFrame(
+            [
+                dict(layer=layer, head=head, value=value, text="" if gray else _short(value), is_dark=is_dark(value))
+                for layer, row, idle in zip(layers, values, grays, strict=True)
+                for head, (value, gray) in enumerate(zip(row, idle, strict=True), 1)
+            ]
+        )
+        for name, values, grays, is_dark in maps
+    }
+
+
+def _is_dark_ratio(value: float) -> bool:
+    """True if the color of this ratio is dark: near the ends of the scale."""
+    return not MAX_RATIO**-DARK < value < MAX_RATIO**DARK
+
+
+def _short(value: float) -> str:
+    return f"{value:.2f}" if value < 10 else f"{value:.0f}"
+
+
+def draw(content: Grids, title: str) -> altair.HConcatChart:
+    """The maps side by side, with the value in each cell that is not idle."""
+    import altair as alt
+
+    tables = cell_table(content)
+    ratio = alt.Scale(type="log", domain=(1 / MAX_RATIO, MAX_RATIO), scheme="redblue", reverse=True, clamp=True)
+    bound = alt.Scale(domain=(0, max(max(row) for row in content.logit_bounds)), scheme="blues")
+    maps = [
+        _draw_map(table, name, bound if name == BOUNDS_TITLE else ratio, is_first=number == 0)
+        for number, (name, table) in enumerate(tables.items())
+    ]
+    note = f"\ngray: averaging all values changes the output by less than {MIN_EFFECT:.0%}"
+    has_idle = any(any(row) for row in content.idle)
+    return titled(alt.hconcat(*maps).resolve_scale(color="independent"), title + note * has_idle)
+
+
+def _draw_map(table: pandas.DataFrame, title: str, scale: altair.Scale, is_first: bool) -> altair.LayerChart:
+    """Cells colored by value, with the value in each; cells without text are gray."""
+    import altair as alt
+
+    layers, heads = list(table["layer"].unique()), table["head"].max()
+    base = alt.Chart(table).encode(
+        x=alt.X("head:O", title="head", axis=alt.Axis(labelAngle=0)),
+        y=alt.Y("layer:N", sort=layers, title="layer" if is_first else None, axis=alt.Axis() if is_first else None),
     )
-    left.set_yticks(range(layers), [f"{layer}  {mixer}" for layer, mixer in enumerate(content.mixers, 1)])
-    left.set_ylabel("layer")
-    if any(any(row) for row in content.idle):
-        figure.supxlabel(
-            f"gray: averaging all values changes the output by less than {MIN_EFFECT:.0%}",
-            fontsize=9,
-            x=0.01,
-            ha="left",
+    ticks = [0.1, 0.3, 1, 3, 10] if scale.type == "log" else alt.Undefined
+    legend = alt.Legend(title=None, values=ticks, format=NUMBER, gradientLength=max(80, CELL_HEIGHT * len(layers)))
+    shown = alt.datum.text != ""
+    return (
+        alt.layer(
+            base.mark_rect(color=IDLE),
+            base.transform_filter(shown).mark_rect().encode(color=alt.Color("value:Q", scale=scale, legend=legend)),
+            base.mark_text().encode(
+                text="text:N", color=alt.condition(alt.datum.is_dark, alt.value("white"), alt.value("black"))
+            ),
         )
-    return figure
-
-
-def _map(
-    figure: Figure, axes: Axes, values: Grid, title: str, colors: str, norm: Normalize, gray: Sequence[Sequence[bool]]
-) -> Colorbar:
-    """Draws cells colored by value, with the value in each; cells in `gray` are gray."""
-    import numpy as np
-
-    shown = np.ma.masked_array(values, np.array(gray))
-    image = axes.imshow(shown, cmap=colors, norm=norm, aspect="auto")
-    axes.set_facecolor("#d8d8d8")
-    for (row, column), value in np.ndenumerate(shown.data):
-        if gray[row][column]:
-            continue
-        red, green, blue, _ = image.cmap(norm(max(value, norm.vmin or value)))
-        text_color = "black" if 0.3 * red + 0.59 * green + 0.11 * blue > 0.55 else "white"
-        axes.text(
-            column,
-            row,
-            f"{value:.2f}" if value < 10 else f"{value:.0f}",
-            ha="center",
-            va="center",
-            fontsize=9,
-            color=text_color,
+        .resolve_scale(color="independent")
+        .properties(
+            width=max(MAP_WIDTH, CELL_WIDTH * heads), height=CELL_HEIGHT * len(layers), title=panel_title(title)
         )
-    axes.set_xticks(range(shown.shape[1]), [str(head) for head in range(1, shown.shape[1] + 1)])
-    axes.set_xlabel("head")
-    axes.set_title(title, fontsize=10.5, loc="left")
-    axes.tick_params(length=0)
-    axes.spines[:].set_visible(False)
-    return figure.colorbar(image, ax=axes, pad=0.02)
+    )

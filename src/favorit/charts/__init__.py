@@ -1,0 +1,1 @@
+"""Charts: one declarative definition (Vega-Lite through Altair) for the page and for printed files."""
