@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -72,8 +73,10 @@ def compare(
             "a study, or leave them out"
         )
     if len(variants) == 1:
+        near = difflib.get_close_matches(variants[0], known, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
         raise FavoritError(
-            f"{variants[0]} is one variant: give another one to compare it with, or a study ({', '.join(known)})"
+            f"{variants[0]} is one variant: {hint}give another one to compare it with, or a study ({', '.join(known)})"
         )
     if len(variants) > 2:
         _compare_variants(form, variants, against, chosen.out)
@@ -183,7 +186,7 @@ def _compare_two(form: TableForm, a: Sequence[str], b: Sequence[str], folder: Pa
     for number, (name, accuracy, _) in enumerate(sides):
         values = [column[number] for column in columns.values()]
         rows.append([name, str(accuracy.n), f"{accuracy.mean:.2%}", _interval(accuracy), *values])
-    form.write(["variant", "runs", "test", "interval", *columns], rows, right=["runs", "test"])
+    form.write(["variant", "runs", "test", "95 % interval", *columns], rows, right=["runs", "test"])
     console.print(found.sentence, markup=False, soft_wrap=True)
     if found.p is not None:
         console.print(f"McNemar: p {f'= {found.p:.3g}' if found.p else '< 1e-300'}", soft_wrap=True)
