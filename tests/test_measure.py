@@ -24,6 +24,11 @@ def test_calls_are_interleaved_and_warmup_is_not_counted():
     assert {name: timing.repeats for name, timing in timings.items()} == dict.fromkeys("abc", 4)
 
 
+@pytest.mark.parametrize(("threads", "expected"), [(1, "1 thread, CPU"), (2, "2 threads, CPU")])
+def test_hardware_is_described_by_threads_and_processor(threads: int, expected: str):
+    assert measure.describe_hardware({"threads": threads, "processor": "CPU"}) == expected
+
+
 def test_timing_is_median_and_quartiles(monkeypatch):
     """With a simulated clock: the calls take 1, 2, 3, 4 and 90 seconds."""
     durations = iter([50.0, 1.0, 3.0, 2.0, 90.0, 4.0])

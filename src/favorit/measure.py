@@ -144,6 +144,11 @@ def fingerprint() -> dict[str, Any]:
     }
 
 
+def describe_hardware(machine: Mapping[str, Any]) -> str:
+    """Threads and processor of a fingerprint, as in headings: 2 threads, AMD EPYC."""
+    return f"{machine['threads']} thread{'' if machine['threads'] == 1 else 's'}, {machine['processor']}"
+
+
 def _processor() -> str:
     try:
         with open("/proc/cpuinfo") as lines:

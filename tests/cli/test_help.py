@@ -33,6 +33,13 @@ def test_help_shows_no_type_of_flags_and_no_enormous_range(command, path):
     assert not re.search(r"<=\d{6}|e\+\d\d", out)
 
 
+@pytest.mark.parametrize("option", ["--data-dir", "--import"])
+def test_option_of_several_commands_has_one_description(option: str):
+    found = [each.help for _, command in walk(build_command(app)) for each in command.params if option in each.opts]
+    assert len(found) > 5
+    assert len(set(found)) == 1
+
+
 @pytest.mark.parametrize("path", COMMANDS)
 def test_unknown_option_names_the_help_of_its_command(command, path):
     status, out, err = command(*path.split(), "--no-such-option")

@@ -86,7 +86,7 @@ def test_status_of_several_seeds_shows_mean_and_interval(tmp_path: Path, status:
         write(tmp_path, ids[f"{STANDARD} seed={seed}"], accuracy)
     output = status("--seeds", "0,1")
     together = output.split("mean over seeds and folds\n")[1]
-    assert re.search(r" 2 +73\.00% +1\.41% +60\.29% \.\. 85\.71% +72\.96% +\+0\.04 ", line(together, f"{STANDARD} "))
+    assert re.search(r" 2 +73\.00% +1\.41% +60\.29% to 85\.71% +72\.96% +\+0\.04 ", line(together, f"{STANDARD} "))
 
 
 def test_status_of_one_seed_shows_the_means_too(tmp_path: Path, status: Command):

@@ -237,21 +237,30 @@ def test_seeds_of_a_variant_are_aggregated(trained):
     assert found.p is None
 
 
-def test_sentence_states_the_difference_and_whether_it_is_distinguishable(tmp_path: Path):
+def test_sentence_states_the_difference_and_the_verdict(tmp_path: Path):
     a = written(tmp_path / "a", tiny(model=dict(layout="relu")), np.arange(1000) < 508, LABELS)
     b = written(tmp_path / "b", tiny(), np.arange(1000) < 500, LABELS)
     c = written(tmp_path / "c", tiny(), np.arange(1000)[::-1] < 500, LABELS)
     above = compare([a.path], [b.path])
     assert (
         above.sentence
-        == "relu is 0.8 points above all_standard on the same 1,000 images (95 % interval 0.3 to 1.4): distinguishable"
+        == "relu is 0.8 points above all_standard on the same 1,000 images (95 % interval 0.3 to 1.4): better"
     )
     below = compare([b.path], [a.path])
     assert "all_standard is 0.8 points below relu" in below.sentence
+    assert below.sentence.endswith("): worse")
     assert (below.difference.low, below.difference.high) == pytest.approx(
         (-above.difference.high, -above.difference.low), abs=1e-3
     )
-    assert compare([a.path], [c.path]).sentence.endswith("): not distinguishable")
+    assert compare([a.path], [c.path]).sentence.endswith("): undecided")
+
+
+def test_sentence_about_equal_accuracies_names_no_side(tmp_path: Path):
+    a = written(tmp_path / "a", tiny(model=dict(layout="relu")), np.arange(1000) < 500, LABELS)
+    c = written(tmp_path / "c", tiny(), np.arange(1000)[::-1] < 500, LABELS)
+    found = compare([a.path], [c.path])
+    assert found.sentence.startswith("relu is as accurate as all_standard on the same 1,000 images")
+    assert "relu: 50.00%, 1 run\n" in repr(found)
 
 
 def test_variants_with_the_same_mixer_are_named_by_their_runs(tmp_path: Path):

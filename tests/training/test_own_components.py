@@ -121,14 +121,13 @@ def test_module_put_next_to_a_remembered_file_is_not_executed(tmp_path: Path, ne
     run, _ = trained(tmp_path, new_process, "own_with_gap", more)
     planted = write_kernel(tmp_path / "planted_of_mine.py", "planted")
     edit(run, sha256={"mine.py": "0", "planted_of_mine.py": Source.read(planted).digests["planted_of_mine.py"]})
-    favorit.load(run)
+    with pytest.warns(UserWarning, match="has changed since"):
+        favorit.load(run)
     assert executions(planted) == 0
     assert "planted_of_mine" not in sys.modules
 
 
-def test_changed_file_is_not_executed_until_it_is_given(
-    tmp_path: Path, new_process: NewProcess, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_changed_file_is_not_executed_until_it_is_given(tmp_path: Path, new_process: NewProcess) -> None:
     run, file = trained(tmp_path, new_process, "own_changed")
     file.write_text(file.read_text() + "# changed\n")
     before = executions(file)
@@ -136,10 +135,46 @@ def test_changed_file_is_not_executed_until_it_is_given(
         favorit.load(run)
     assert executions(file) == before
     import_file(file)
-    favorit.load(run)
+    with pytest.warns(UserWarning, match=f"{file} with the mixer 'own_changed' has changed since {run.path} was"):
+        favorit.load(run)
     new_process()
-    favorit.load(run)
-    assert "has changed since the run was trained" in capsys.readouterr().err
+    with pytest.warns(UserWarning, match=f"{file} with the mixer 'own_changed' has changed since {run.path} was"):
+        favorit.load(run)
+
+
+@pytest.mark.parametrize("is_complete", [True, False])
+def test_training_with_a_changed_file_warns_that_the_run_is_older(
+    is_complete: bool, tmp_path: Path, new_process: NewProcess
+) -> None:
+    """A kernel that was edited does not change the run's ID: the run is skipped or resumed."""
+    run, file = trained(tmp_path, new_process, "own_edited")
+    if not is_complete:
+        (run.path / "result.json").unlink()
+    import_file(file)
+    train(tmp_path, "own_edited")  # no warning, which would be an error
+    if not is_complete:
+        (run.path / "result.json").unlink()
+    new_process()
+    file.write_text(file.read_text() + "# changed\n")
+    import_file(file)
+    with pytest.warns(UserWarning, match="to train again, delete .*, or register another name"):
+        train(tmp_path, "own_edited")
+
+
+def test_evaluation_warns_once_of_a_changed_file(tmp_path: Path, new_process: NewProcess) -> None:
+    """It reads the run twice: for its weights and for its data."""
+    run, file = trained(tmp_path, new_process, "own_evaluated")
+    file.write_text(file.read_text() + "# changed\n")
+    import_file(file)
+    with pytest.warns(UserWarning, match="has changed since") as found:
+        evaluate(run)
+    assert len(found) == 1
+
+
+def test_file_that_has_moved_is_not_a_changed_file(tmp_path: Path, new_process: NewProcess) -> None:
+    run, file = trained(tmp_path, new_process, "own_moved")
+    import_file(file.rename(tmp_path / "other_name.py"))
+    assert favorit.load(run).classes  # no warning, which would be an error
 
 
 def test_changed_neighbor_is_named_and_not_executed(tmp_path: Path, new_process: NewProcess) -> None:
@@ -327,6 +362,22 @@ def test_study_of_a_script_sends_the_files_of_its_components(tmp_path: Path, new
     assert not report.errors, list(events)
     list(events)
     assert len(report.results) == 1, report.errors
+
+
+def test_study_warns_once_of_finished_runs_of_a_changed_file(tmp_path: Path, new_process: NewProcess) -> None:
+    file = write_kernel(tmp_path / "mine.py", "own_studied", "from near_of_study import WIDTH")
+    (tmp_path / "near_of_study.py").write_text("WIDTH = 2.0\n")
+    import_file(file)
+    report, events = start_study(study_of("own_studied"), tmp_path / "runs", accelerator="cpu")
+    list(events)
+    assert len(report.results) == 1, report.errors
+    start_study(study_of("own_studied"), tmp_path / "runs")  # no warning, which would be an error
+    new_process()
+    (tmp_path / "near_of_study.py").write_text("WIDTH = 3.0\n")
+    import_file(file)
+    with pytest.warns(UserWarning, match=f"{file} with the mixer 'own_studied' has changed since finished") as found:
+        start_study(study_of("own_studied"), tmp_path / "runs")
+    assert len(found) == 1
 
 
 def test_own_component_has_no_published_accuracy(tmp_path: Path, new_process: NewProcess) -> None:

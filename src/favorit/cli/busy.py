@@ -61,7 +61,7 @@ def busy(
         for each in found
     ]
     heading = (
-        f"training step, batch {batch}, {machine['threads']} threads, {machine['processor']}; "
+        f"training step, batch {batch}, {measure.describe_hardware(machine)}; "
         f"median of {len(found[0].quiet.values)} rounds of {steps} steps; ratios with 95 % interval"
     )
     form.write(titles, rows, right=titles[1:], heading=heading)

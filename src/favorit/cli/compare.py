@@ -33,7 +33,7 @@ def compare(
     variants: Annotated[
         list[str],
         typer.Argument(
-            help="Variants: a run or its folder, the start of an identifier or name, or several separated by commas "
+            help="Variants: a run or its folder, the start of an ID or name, or several separated by commas "
             "(one for each seed). Or one study: its name, or a Python file with STUDY = ...",
             metavar="STUDY|VARIANT...",
         ),

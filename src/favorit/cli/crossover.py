@@ -100,7 +100,7 @@ def crossover(
         points = measure_points(compared, grid, **sizes, device=device, listen=listen)
     machine = measure.fingerprint()
     size = f"batch {batch}, {heads} heads of {head_dim}"
-    title = f"Tokens from which a mixer beats SDPA\n{size}, {machine['threads']} threads, {machine['processor']}"
+    title = f"Tokens from which a mixer beats SDPA\n{size}, {measure.describe_hardware(machine)}"
     sentence = advice(points, image, patch, advised)
     _write(form, f"{title}; in brackets: 95 % interval", crossings(points), grid)
     for line in (*describe_disturbances(points, repeats), sentence):

@@ -8,19 +8,10 @@ from typing import Annotated
 
 import typer
 
-from favorit.cli.shared import SkipUnreadable, TableForm, with_fields
+from favorit.cli.shared import DataDir, SkipUnreadable, TableForm, with_fields
 from favorit.terminal import echo
 
 app = typer.Typer(help="Data sets: list, fetch, show.", no_args_is_help=True, rich_markup_mode="rich")
-
-DataDir = Annotated[
-    Path | None,
-    typer.Option(
-        "--data-dir",
-        help="The folder for data sets; default: FAVORIT_DATA, else the user's cache.",
-        metavar="DIR",
-    ),
-]
 
 
 @app.command("list")

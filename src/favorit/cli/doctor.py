@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from favorit.cli.shared import RUN, RunsFolder, TableForm, with_fields
+from favorit.cli.shared import RUN, DataDir, RunsFolder, TableForm, with_fields
 from favorit.terminal import echo
 
 if TYPE_CHECKING:
@@ -24,9 +24,7 @@ def doctor(
     images: Annotated[
         int, typer.Option(help="Number of validation images (test images if the run has no validation set).")
     ] = 64,
-    data_dir: Annotated[
-        Path | None, typer.Option(help="Data directory. Default: FAVORIT_DATA, else the user's cache directory.")
-    ] = None,
+    data_dir: DataDir = None,
     m: Annotated[str, typer.Option(help="Feature counts to try favor with.", metavar="M,M,...")] = "64,128,256",
     heads: Annotated[bool, typer.Option("--heads", help="Also show a row for each head.")] = False,
     out: Annotated[

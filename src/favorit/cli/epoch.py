@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from favorit.cli.shared import TableForm, with_fields
+from favorit.cli.shared import DataDir, TableForm, with_fields
 from favorit.terminal import echo
 
 
@@ -23,9 +22,7 @@ def epoch(
     ] = None,
     devices: Annotated[int, typer.Option(help="Number of processes that share each batch (DDP).", min=1)] = 1,
     repeats: Annotated[int, typer.Option(help="Number of timed epochs.", min=1)] = 3,
-    data_dir: Annotated[
-        Path | None, typer.Option(help="Data directory. Default: FAVORIT_DATA, else the user's cache directory.")
-    ] = None,
+    data_dir: DataDir = None,
     *,
     form: TableForm,
 ) -> None:
@@ -59,7 +56,7 @@ def epoch(
     processes = f"{devices} processes on " if devices > 1 else ""
     heading = (
         f"{preset} on {config.data.name}: one epoch, median of {cost.repeats}, "
-        f"{processes}{machine['threads']} threads, {machine['processor']}"
+        f"{processes}{measure.describe_hardware(machine)}"
     )
     spread = f" ({cost.low:.2f} to {cost.high:.2f})" if cost.repeats > 1 else ""
     rows = [

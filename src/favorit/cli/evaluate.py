@@ -9,17 +9,14 @@ from typing import Annotated, Any
 
 import typer
 
-from favorit.cli.shared import RUN, RunsFolder, TableForm, with_fields
+from favorit.cli.shared import RUN, DataDir, RunsFolder, TableForm, with_fields
 from favorit.terminal import echo
 
 
 @with_fields
 def evaluate(
     run: Annotated[Path, typer.Argument(help=RUN, metavar="RUN")],
-    data_dir: Annotated[
-        Path | None,
-        typer.Option(help="The folder for data sets; default: FAVORIT_DATA, else the user's cache."),
-    ] = None,
+    data_dir: DataDir = None,
     skip_unreadable: Annotated[
         bool,
         typer.Option("--skip-unreadable", help="Leave out test images that are missing, unreadable or changed."),

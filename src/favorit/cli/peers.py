@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from favorit.cli.shared import Repeats, TableForm, with_fields
+from favorit.cli.shared import DataDir, Repeats, TableForm, with_fields
 from favorit.terminal import echo
 
 if TYPE_CHECKING:
@@ -48,9 +48,7 @@ def peers(
             help="Data set of the case hybrid. Default: cifar10 if its files are present, else synthetic images."
         ),
     ] = None,
-    data_dir: Annotated[
-        Path | None, typer.Option(help="Data directory. Default: FAVORIT_DATA, else the user's cache directory.")
-    ] = None,
+    data_dir: DataDir = None,
     out: Annotated[Path | None, typer.Option(help="Also write the table as CSV.", metavar="FILE.csv")] = None,
     *,
     form: TableForm,
@@ -99,7 +97,7 @@ def peers(
                     f"{len(rows)} of {total}: {_name(row)} / {row.peer}: {row.check}", markup=False, soft_wrap=True
                 )
     heading = (
-        f"{machine['threads']} threads, {machine['processor']}, batch {batch}; "
+        f"{measure.describe_hardware(machine)}, batch {batch}; "
         f"median of {repeats} rounds or more, separate processes, interleaved; ratios with 95 % interval"
     )
     form.write(TITLES, map(_cells, rows), right=TITLES[1:], optional=OPTIONAL, heading=heading)
@@ -155,4 +153,4 @@ def _number(value: float | None, unit: str = "") -> str:
 
 
 def _range(low: float | None, high: float | None) -> str:
-    return "" if low is None or high is None else f"{low:.1f}..{high:.1f}"
+    return "" if low is None or high is None else f"{low:.1f} to {high:.1f}"

@@ -32,12 +32,10 @@ SkipUnreadable = Annotated[
         help="Skip image files of a folder that cannot be read, and list them. Short for data.skip_unreadable=True.",
     ),
 ]
-RUN = "A run: its folder or packed file, or the start of its identifier or name."
-RunsFolder = Annotated[
-    Path, typer.Option("--runs", help="The folder in which a run is looked up by its identifier or name.")
-]
+RUN = "A run: its folder or packed file, or the start of its ID or name."
+RunsFolder = Annotated[Path, typer.Option("--runs", help="The folder in which a run is looked up by its ID or name.")]
 DataDir = Annotated[
-    Path | None, typer.Option(help="Folder of the data sets (default: FAVORIT_DATA, else the user's cache).")
+    Path | None, typer.Option(help="The folder for data sets; default: FAVORIT_DATA, else the user's cache.")
 ]
 Repeats = Annotated[
     int,

@@ -122,7 +122,7 @@ def speed(
         with reserve_machine(console) as monitor:
             costs = mixer_costs(mixers or ["softmax", "relu(m=64)", "favor(m=64)"], sizes, repeats=repeats)
     machine = measure.fingerprint()
-    hardware = f"{machine['threads']} threads, {machine['processor']}"
+    hardware = measure.describe_hardware(machine)
     heading = (
         f"{hardware}; median of {len(costs[0].rounds)} rounds, interleaved; "
         "ratio: time / time of the first row, above 1 is slower"
@@ -178,7 +178,7 @@ def _rows(costs: list[Cost]) -> list[list[str]]:
             cost.what,
             str(cost.tokens),
             f"{cost.median:.2f}",
-            f"{cost.low:.2f}..{cost.high:.2f}",
+            f"{cost.low:.2f} to {cost.high:.2f}",
             "1" if ratio is None else ratio.verdict,
             f"{cost.microseconds_per_token:.3g}",
             f"{cost.memory / 2**20:.1f}",

@@ -32,11 +32,11 @@ class StudyRuns:
     out: Annotated[Path, typer.Option("--out", "--runs", help="Folder with run folders or packed runs.")] = Path("runs")
     epochs: Annotated[
         int | None,
-        typer.Option(min=1, help="Train this many epochs and scale warm-up in proportion. Changes the run ids."),
+        typer.Option(min=1, help="Train this many epochs and scale warm-up in proportion. Changes the IDs of runs."),
     ] = None
     subset: Annotated[
         int | None,
-        typer.Option(min=1, help="Use this many training images and as many test images. Changes the run ids."),
+        typer.Option(min=1, help="Use this many training images and as many test images. Changes the IDs of runs."),
     ] = None
     seeds: Annotated[str | None, typer.Option(help="Every point with each of these seeds, such as 0,1,2.")] = None
     only: Annotated[
@@ -47,7 +47,11 @@ class StudyRuns:
         ),
     ] = None
     scale: Annotated[
-        str, typer.Option(help="published, smoke (1 epoch on a few images), or a scale of the study, such as small.")
+        str,
+        typer.Option(
+            help="published (as the study is written), smoke (1 epoch on a few images), or a scale of the study, "
+            "such as small."
+        ),
     ] = "published"
     protocol: Annotated[
         str, typer.Option(help="published, or sound (select by validation accuracy, no augmentation of test images).")

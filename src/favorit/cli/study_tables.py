@@ -211,7 +211,7 @@ def _result_row(name: str, runs: Sequence[dict[str, Any] | None], references: Se
         "sd": "" if tested.deviation is None else f"{tested.deviation:.2%}",
         "95 % interval": ""
         if tested.low is None or tested.high is None
-        else f"{max(tested.low, 0):.2%} .. {min(tested.high, 1):.2%}",
+        else f"{max(tested.low, 0):.2%} to {min(tested.high, 1):.2%}",
         **_published(references, tested.mean),
         BEST: _best_test(results),
         "validation": f"{fmean(validated):.2%}" if validated else "",

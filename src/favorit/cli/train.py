@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from favorit.cli.shared import PROGRESS, SkipUnreadable, TableForm, with_fields
+from favorit.cli.shared import PROGRESS, DataDir, SkipUnreadable, TableForm, with_fields
 from favorit.terminal import echo
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def train(
         Path | None,
         typer.Option(
             help="A YAML file with any of the sections model, data, train, and optionally a seed; or a run: its "
-            "folder, packed file or config.json, or the start of its identifier or name."
+            "folder, packed file or config.json, or the start of its ID or name."
         ),
     ] = None,
     settings: Annotated[
@@ -49,10 +49,7 @@ def train(
     ] = None,
     out: Annotated[Path, typer.Option(help="The folder for runs.")] = Path("runs"),
     skip_unreadable: SkipUnreadable = False,
-    data_dir: Annotated[
-        Path | None,
-        typer.Option(help="The folder for data sets; default: FAVORIT_DATA, else the user's cache."),
-    ] = None,
+    data_dir: DataDir = None,
     accelerator: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
     devices: Annotated[int, typer.Option(min=1, help="Number of processes that share each batch (DDP).")] = 1,
     compiled: Annotated[bool, typer.Option("--compile", help="Compile the model with torch.compile.")] = False,

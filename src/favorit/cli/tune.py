@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from favorit.cli.shared import SkipUnreadable, TableForm, with_fields
+from favorit.cli.shared import DataDir, SkipUnreadable, TableForm, with_fields
 from favorit.terminal import echo
 
 if TYPE_CHECKING:
@@ -67,9 +67,7 @@ def tune(
         str | None, typer.Option(help="The name of the study; default: that of the space.", metavar="STUDY")
     ] = None,
     skip_unreadable: SkipUnreadable = False,
-    data_dir: Annotated[
-        Path | None, typer.Option(help="The folder of data sets; default: FAVORIT_DATA, or else the user's cache.")
-    ] = None,
+    data_dir: DataDir = None,
     accelerator: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
     *,
     form: TableForm,

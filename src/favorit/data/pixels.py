@@ -85,7 +85,7 @@ def _as_uint8(x: Tensor, name: str) -> Tensor:
     low, high = (float(end) for end in x.aminmax())
     if not (low >= 0 and high <= 1):
         fix = "divide them by 255" if low >= 0 and 1 < high <= 255 else "leave normalization to favorit"
-        raise FavoritError(f"{name} are floats from {low:.3g} to {high:.3g}, not in [0, 1]: {fix}")
+        raise FavoritError(f"{name}: floats from {low:.3g} to {high:.3g}, not in [0, 1]: {fix}")
     pixels = torch.empty(x.shape, dtype=torch.uint8)
     for part, values in zip(pixels.split(AT_ONCE), x.split(AT_ONCE), strict=True):
         part.copy_(values.mul(255).round_())

@@ -12,6 +12,7 @@ from typing import Any
 
 from favorit.errors import FavoritError, check_path
 from favorit.process import check_accelerator
+from favorit.study.changed import warn_of_changed_files
 from favorit.study.load import load_study
 from favorit.study.packing import create_pack_folder, pack_stored
 from favorit.study.plan import Entry, Plan, entries, make_plan, merge_notes, write_index
@@ -228,6 +229,7 @@ def prepare(plan: Plan, out: str | Path, pack: str | Path | None = None) -> Repo
     for task in plan.ready:
         if task.name in report.results:
             find_run(task.id, out).tidy_unheld()
+    warn_of_changed_files([task for task in plan.tasks if task.name in report.results], *_folders(out, pack))
     return report
 
 

@@ -225,7 +225,9 @@ class Comparison:
 
     def __repr__(self) -> str:
         sides = ((self.a, self.accuracy_a), (self.b, self.accuracy_b))
-        lines = [f"{name}: {accuracy.mean:.2%}, {accuracy.n} runs" for name, accuracy in sides]
+        lines = [
+            f"{name}: {accuracy.mean:.2%}, {accuracy.n} run{'' if accuracy.n == 1 else 's'}" for name, accuracy in sides
+        ]
         lines += [self.sentence] + ([] if self.p is None else [f"McNemar: p = {self.p:.3g}"])
         lines += [f"confounded by {'; '.join(self.confounded)}"] if self.confounded else []
         return "\n".join(["<Comparison>", *lines])
@@ -240,10 +242,10 @@ class Comparison:
     def sentence(self) -> str:
         """The conclusion as a sentence."""
         found = self.difference
-        side = "below" if found.mean < 0 else "above"
-        verdict = "distinguishable" if found.low > 0 or found.high < 0 else "not distinguishable"
+        points = f"{abs(100 * found.mean):.1f} points {'below' if found.mean < 0 else 'above'}"
+        verdict = "better" if found.low > 0 else "worse" if found.high < 0 else "undecided"
         return (
-            f"{self.a} is {abs(100 * found.mean):.1f} points {side} {self.b} on the same {self.images:,} images "
+            f"{self.a} is {points if found.mean else 'as accurate as'} {self.b} on the same {self.images:,} images "
             f"(95 % interval {100 * found.low:.1f} to {100 * found.high:.1f}): {verdict}"
         )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -118,15 +119,39 @@ def import_components(saved: Mapping[str, Any], run: str | Path) -> None:
         except RefusedError as error:
             check = "check it and " if exists else ""
             raise FavoritError(f"{what} of {file!r}, {error}: {check}give it with {give}") from None
-        change = "" if source.digests == record["sha256"] else ", which has changed since the run was trained"
         if os.environ.get("LOCAL_RANK", "0") == "0":
-            echo(f"favorit: importing {source.path} for the {kind} {name!r} of {run}{change}", err=True)
+            echo(f"favorit: importing {source.path} for the {kind} {name!r} of {run}", err=True)
         try:
             source.load(only_known=True)
         except FavoritError as error:
             raise FavoritError(f"{what}: {error}; give the file with {give}") from None
         if name not in KINDS[kind]:
             raise FavoritError(f"{what}, but {source.path} does not register it: give its file with --import FILE")
+
+
+def warn_if_changed(saved: Mapping[str, Any], run: str | Path) -> None:
+    """Warns of components of this process whose files are not those that config.json records."""
+    for file in changed_files(saved, run):
+        warnings.warn(
+            f"{file} has changed since {run} was started, whose weights and results are those of the earlier file: to "
+            f"train again, delete {run}, or register another name",
+            stacklevel=3,
+        )
+
+
+def changed_files(saved: Mapping[str, Any], run: str | Path) -> Iterator[str]:
+    """The components of this process whose files are not those that config.json records, such as
+    "mine.py with the mixer 'softsign'".
+    """
+    for record in _records(saved, run):
+        kind, name = record["kind"], record["name"]
+        source = _origin(kind, name).source if name in KINDS[kind] else None
+        if source is None or record["file"] is None:
+            continue
+        source = source.gather()
+        # The file may have moved, so only the contents are compared.
+        if sorted(source.digests.values()) != sorted(map(str, record["sha256"].values())):
+            yield f"{source.path} with the {kind} {name!r}"
 
 
 def _origin(kind: str, name: str) -> Origin:

@@ -51,10 +51,11 @@ def find_runs(run: str | Path, folder: str | Path = "runs") -> list[StoredRun]:
         known += [*runs, *names.values()]
     searched = folder if path.parent == Path() else path.parent
     near = difflib.get_close_matches(path.name, known, n=1, cutoff=0.5)
+    listing = "favorit runs" if str(searched) == "runs" else f"favorit runs {searched}"
     hint = f"did you mean {near[0]!r}? " if near else ""
     raise FavoritError(
-        f"{run} is not a run: there is no such folder, and no run in {searched} has an identifier or name that starts "
-        f"with it: {hint}`favorit runs {searched}` lists the runs"
+        f"{run} is not a run: there is no such folder, and no run in {searched} has an ID or name that starts with "
+        f"it: {hint}`{listing}` lists the runs"
     )
 
 

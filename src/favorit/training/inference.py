@@ -21,7 +21,7 @@ from favorit.model import create_model
 from favorit.model.outline import check_memory
 from favorit.training import evaluation
 from favorit.training.checkpoint import load_weights, selected_weights
-from favorit.training.components import open_config
+from favorit.training.components import open_config, warn_if_changed
 from favorit.training.diagnosis import diagnose
 from favorit.training.evaluation import report
 from favorit.training.find import open_run
@@ -57,6 +57,7 @@ def load(run: str | Path | Run) -> TrainedModel:
     check_memory(config.model)
     model = create_model(config.model, seed=seeds.derive(config.seed, "model")).eval()
     _warn_if_edited(stored, saved, config)
+    warn_if_changed(saved, stored.path)
     recorded = result.get("weights", {}) if result is not None and result["status"] == "complete" else {}
     load_weights(model, weights, recorded.get(name))
     preprocess = build_preprocess(config.data.preprocess, card["mean"], card["std"])

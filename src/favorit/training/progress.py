@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from favorit.config import RunConfig
-    from favorit.model.layout import layers, write_out
-from favorit.training.events import Event
+    from favorit.training.events import Event
 
 STEP_INTERVAL = 30.0  # seconds between two lines about the steps of an epoch, in piped output and notebooks
 

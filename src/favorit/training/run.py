@@ -28,7 +28,7 @@ from favorit.model import ViT, create_model
 from favorit.model.layout import layers, shorten
 from favorit.model.outline import check_memory
 from favorit.process import check_accelerator
-from favorit.training.components import record_components
+from favorit.training.components import own_components, record_components, warn_if_changed
 from favorit.training.determinism import deterministic
 from favorit.training.diagnosis import DivergedError
 from favorit.training.engine import Training
@@ -151,6 +151,9 @@ def _train(
     identifier = run_id(config, data.digest)
     folder = RunFolder(out / identifier)
     stored = find_run(identifier, out)
+    own = own_components(config)
+    if own and stored.exists():
+        warn_if_changed(stored.config(), stored.path)
     if has_ended(result := stored.result()):
         return _finished(stored, result)
     check_memory(config.model)
@@ -169,7 +172,7 @@ def _train(
                 write_test_files(folder, data.files.test, data.test.images)
             card = {"name": with_absolute_path(read_spec(config.data)), **_card(data)}
             pattern = shorten(layers(config.model.layout, config.model.performer, config.model.depth))
-            own = record_components(config)
+            components = record_components(config)
             folder.write_config(
                 {
                     "id": identifier,
@@ -177,7 +180,7 @@ def _train(
                     **_labels(folder, name, study),
                     "config": config.model_dump(mode="json"),
                     "data": card,
-                    **({"components": own} if own else {}),
+                    **({"components": components} if components else {}),
                 }
             )
         try:
