@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
 import favorit
@@ -51,7 +52,16 @@ class NoFeatures(NoKeys):
 
 
 NAMES: dict[str, Any] = {
-    **dict(np=np, torch=torch, favorit=favorit, study=study, kernel=kernel, pointwise=pointwise, product=product),
+    **dict(
+        np=np,
+        torch=torch,
+        favorit=favorit,
+        study=study,
+        Image=Image,
+        kernel=kernel,
+        pointwise=pointwise,
+        product=product,
+    ),
     **dict(zipped=zipped, Options=Options, Points=Points, Scale=Scale, Study=Study, DataLoader=DataLoader),
     **dict(X=X, Y=Y, TINY=TINY, RATE=RATE, Random=Random, NoKeys=NoKeys, NoFeatures=NoFeatures),
 }
@@ -115,6 +125,17 @@ MISTAKES = [
     ("favorit.build_dataset(X, Y, test=X)", "the test data must be (images, labels)"),
     ("favorit.build_dataset(np.zeros((5, 9, 9, 9), np.uint8), Y[:5])", "(5, 9, 9, 9)", "1 to 4 channels"),
     ("favorit.build_dataset([X[0], X[1][:4]], [0, 1])", "different shapes", "resize them to one size"),
+    ("favorit.build_dataset(X[:0], Y[:0])", "there are no training images", "(0, 8, 8)"),
+    ("favorit.build_dataset(np.where(X > 9, np.nan, 0.5), Y)", "values are NaN", "replace them"),
+    ("favorit.train(TINY, data=(X, Y), name=3)", "name=3", "printable text of 1 to 1000 characters, or None"),
+    ("favorit.train(TINY, data=(X, Y), name='')", "name=''", "printable text"),
+    ("favorit.train(TINY, data=(X, Y), name='two\\nlines')", "name='two\\nlines'", "printable text"),
+    ("favorit.train(TINY, data=(X, Y), study='x' * 1001)", "study='xxx", "1 to 1000 characters"),
+    ("favorit.train(TINY, data={'images': X})", "(images, labels) or a torch Dataset", "not dict"),
+    ("favorit.train(TINY, data=(X.tolist(), Y))", "must be an array or a tensor, not list"),
+    ("favorit.train({**TINY, 'train': {'lr': '1e-3'}}, data=(X, Y))", "lr='1e-3'", "a number"),
+    ("favorit.build_dataset(X, Y, classes=['a', 'a', 'b'])", "['a', 'a', 'b']", "different names"),
+    ("favorit.build_dataset(X, Y, validation=0.2)", "validation data must be (images, labels)", "not float"),
     # create_model and the model
     ("favorit.create_model('vit-65')", "'vit-65'", "did you mean 'vit-64'?"),
     ("favorit.create_model({'dim': 64})", "the name of a preset or a ModelConfig, not dict"),
@@ -152,6 +173,17 @@ MISTAKES = [
     ("layer(torch.zeros(1, 5, 16), prefix=6)", "got 5 tokens, fewer than prefix=6"),
     ("layer(torch.zeros(1, 5, 16), key_mask=torch.ones(1, 5))", "bool tensor of shape (1, 5)", "for the keys to keep"),
     ("layer(torch.zeros(1, 5, 16), key_mask=[True] * 5)", "bool tensor of shape (1, 5), not list"),
+    ("layer(*[torch.zeros(1, 5, 16)] * 3)", "the second argument is a tensor", "give only x"),
+    ("layer(torch.zeros(1, 5, 16), prefix=torch.zeros(3, 3))", "prefix=tensor([[0., 0., 0.],", "0 or more"),
+    ("layer(torch.zeros(1, 5, 16), grid=np.zeros((3, 3)))", "grid=array([[0., 0., 0.],", "such as (14, 14)"),
+    ("layer(torch.zeros(1, 5, 16), num_queries='2')", "num_queries='2'", "0 or more"),
+    ("layer(torch.zeros(1, 5, 16), num_queries=-1)", "num_queries=-1", "0 or more"),
+    ("favorit.Attention(16, 2, local='conv(3)')", "'conv'", "did you mean 'dwconv'?"),
+    ("favorit.Attention(16, 2, position='rope2d', head_dim=6)", "head_dim=6", "divisible by 4"),
+    ("favorit.ModelConfig(head_dim='8')", "head_dim='8'", "an integer or None"),
+    ("favorit.create_model('vit-64', num_classes=3)", "'num_classes'", "did you mean 'classes'?"),
+    ("model.resized((47, 47))", "(47, 47)", "choose a divisor"),
+    ("model.resized('big')", "image_size='big'", "a number of pixels"),
     # build_mixer and mixers
     ("favorit.build_mixer('relu(m=8', heads=2, head_dim=8)", "'relu(m=8'", "write name or name(key=value"),
     ("favorit.build_mixer('relu(m=8.5)', heads=2, head_dim=8)", "m=8.5", "integer"),
@@ -178,6 +210,11 @@ MISTAKES = [
     ("favorit.load(run).predict(None)", "an array or a tensor, not NoneType"),
     ("favorit.load(run).predict(X.astype(float))", "floats from 0 to 255", "divide them by 255"),
     ("favorit.load(run).predict(X[:, :4])", "(60, 4, 8)", "trained on (1, 8, 8)", "give files or PIL images"),
+    ("favorit.load(run).predict(Image.new('L', (0, 3)))", "0 x 3 pixels", "give one with pixels"),
+    ("favorit.load(run).predict(b'bytes')", "an array or a tensor, not bytes"),
+    ("favorit.load(run).predict(X, top=-1)", "top=-1", "at least 1"),
+    ("favorit.compare(run, run)", "is given twice", "with itself"),
+    ("favorit.runs(run.path)", "is a run, not a folder of runs", "give the folder that it is in"),
     ("favorit.load(run).predict(X, top='all')", "top='all'", "an integer of at least 1"),
     ("favorit.load(run).probabilities('cat.png')", "an array or a tensor, not str"),
     ("favorit.predict(X, run)", "run must be a path, not ndarray"),

@@ -8,8 +8,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from collections.abc import Collection, Mapping
+from types import NoneType
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
@@ -52,7 +53,8 @@ class Config(BaseModel):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise FavoritError(explain(error)) from None
+            optional = [name for name, field in known.items() if NoneType in get_args(field.annotation)]
+            raise FavoritError(explain(error, optional)) from None
 
     def replace(self: Self, **changes: Any) -> Self:
         """A copy with these fields changed, validated again."""
@@ -66,8 +68,11 @@ class Config(BaseModel):
         return self.model_dump(mode="json", exclude_defaults=True)
 
 
-def explain(error: ValidationError) -> str:
-    """The mistakes of a validation as one line. A value that fits no type of a union has a problem for each type."""
+def explain(error: ValidationError, optional: Collection[str] = ()) -> str:
+    """The mistakes of a validation as one line. A value that fits no type of a union has a problem for each type.
+
+    Fields in `optional` may be None.
+    """
     missing: list[str] = []
     by_value: dict[tuple[str, str], list[Any]] = {}
     for problem in error.errors():
@@ -77,17 +82,17 @@ def explain(error: ValidationError) -> str:
         else:
             by_value.setdefault((name, quote(problem["input"])), []).append(problem)
     lines = [f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing"] if missing else []
-    lines += [_message(name, value, same) for (name, value), same in by_value.items()]
+    lines += [_message(name, value, same, name in optional) for (name, value), same in by_value.items()]
     more = [f"and {len(lines) - MAX_MISTAKES} more"] if len(lines) > MAX_MISTAKES else []
     return "; ".join([*lines[:MAX_MISTAKES], *more])
 
 
-def _message(name: str, value: str, problems: list[Any]) -> str:
+def _message(name: str, value: str, problems: list[Any], is_optional: bool) -> str:
     """One sentence for a wrong value."""
     valid = valid_values(problems)
     if any(problem["type"] == "value_error" for problem in problems):  # a validator below, which may name its field
         return f"{name}: {valid}" if name and not valid.startswith(name) else valid
-    return f"{name}={value} is not valid: {valid}"
+    return f"{name}={value} is not valid: {valid}{' or None' if is_optional else ''}"
 
 
 def _image_size(value: Any) -> Any:
@@ -124,6 +129,9 @@ def _class_weights(value: Any) -> Any:
 ClassWeights = Annotated[bool | tuple[float, ...], BeforeValidator(_class_weights)]
 
 
+# As for `position`, `none` is the name of no local operation. Stored as None, so that both have one run id.
+Local = Annotated[str | None, BeforeValidator(lambda value: None if value == "none" else value)]
+
 # YAML and --set read `32` as a number.
 Precision = Annotated[Literal["32", "bf16", "fp16"], BeforeValidator(lambda value: "32" if value == 32 else value)]
 
@@ -156,7 +164,7 @@ class ModelConfig(Config):
     qkv_bias: Flag = True
     out_bias: Flag = True
     qk_norm: Flag = False
-    local: str | None = None
+    local: Local = None
 
     @model_validator(mode="after")
     def _heads_fit(self) -> ModelConfig:

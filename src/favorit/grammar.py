@@ -69,7 +69,7 @@ def operands(node: ast.expr, operator: type[ast.operator]) -> list[ast.expr]:
 def quote(value: object) -> str:
     """A value as it is quoted in an error."""
     try:
-        return shorten(repr(value))
+        return shorten(repr(value).replace("\n", " "))  # of arrays and tensors, which have several lines
     except (ValueError, RecursionError):  # Python prints at most 4,300 digits
         return f"<a {type(value).__name__} that is too large to print>"
 

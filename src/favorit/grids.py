@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from favorit.errors import FavoritError
+from favorit.grammar import quote
 
 Grid = tuple[int, ...]
 
@@ -22,7 +23,7 @@ def check_grid(grid: object) -> None:
     """Raises an error unless the grid is a tuple or list of positive integers."""
     axes = grid if isinstance(grid, tuple | list) else ()
     if not axes or any(isinstance(n, bool | float | str) or (isinstance(n, int) and n < 1) for n in axes):
-        raise FavoritError(f"grid={grid!r} is not valid: the number of tokens along each axis, such as (14, 14)")
+        raise FavoritError(f"grid={quote(grid)} is not valid: the number of tokens along each axis, such as (14, 14)")
 
 
 def coordinates(grid: Grid, device: torch.device | None = None) -> Tensor:

@@ -15,14 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
-from favorit import ModelConfig
+from favorit import FavoritError, ModelConfig
 from favorit.bench import busy
 from favorit.bench.busy import BUSY, DEFAULT, ONE, OURS, QUIET, are_met, busy_process, compare, settings, verdict
 from favorit.bench.spread import most_rounds, ratio
 from favorit.cli.console import open_console
 from favorit.cli.machine import reserve_machine
-from favorit.cli.main import main
+from favorit.cli.main import app, main
 from favorit.foreign_load import ForeignLoad, LoadMonitor
 from favorit.machine_lock import measuring
 from favorit.process import ALLOCATOR, SPIN_COUNT, SPINNING
@@ -154,6 +155,14 @@ def test_benchmark_waits_for_another_benchmark(tmp_path: Path, monkeypatch: pyte
     status, out, errors = finish(process)
     assert status == 0, errors
     assert "favor" in out
+
+
+@pytest.mark.parametrize("line", ["approximation --kernel softmax", "crossover --device tpu", "speed --mixer sofmax"])
+def test_mistake_is_reported_before_the_machine_is_reserved(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("favorit.cli.machine.reserve_machine", lambda console: pytest.fail("reserved"))
+    result = CliRunner().invoke(app, ["bench", *line.split()])
+    assert isinstance(result.exception, FavoritError)
+    assert line.split()[-1] in str(result.exception)
 
 
 @pytest.mark.parametrize(

@@ -164,9 +164,7 @@ def test_run_given_twice_is_rejected(tmp_path: Path):
 def test_variants_of_a_study_are_its_groups_with_complete_runs(tmp_path: Path):
     study, options = load_study("quickstart"), Options(scale="smoke", seeds=(0, 1))
     run(study, tmp_path, options=Options(scale="smoke", seeds=(0, 1), only="uniform"))
-    with pytest.raises(
-        FavoritError, match=r"study quickstart has complete runs of 1 variants in .*--runs, --scale and"
-    ):
+    with pytest.raises(FavoritError, match=r"study quickstart has complete runs of 1 variant in .*--runs, --scale and"):
         study_variants(study, tmp_path, options)
     run(study, tmp_path, options=Options(scale="smoke", seeds=(0,), only="softmax"))
     variants, left_out = study_variants(study, tmp_path, options)

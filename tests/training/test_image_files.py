@@ -211,3 +211,13 @@ def test_batch_of_enlarged_images_that_does_not_fit_into_memory_is_rejected(tmp_
     with pytest.raises(FavoritError, match=r"letterbox\(1000000\): a batch of 16 images of 1000000 x 1000000 needs"):
         fit(tmp_path / "runs", tiny(data=dict(preprocess="letterbox(1000000)")))
     assert not (tmp_path / "runs").exists()
+
+
+def test_missing_folder_of_a_relative_path_is_named_once(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder.parent)
+    run, _ = fit(tmp_path / "runs", on(f"folder('{folder.name}', image_size=16)"))
+    folder.rename(tmp_path / "moved")
+    with pytest.raises(FavoritError, match=rf"^{folder.name}: folder not found"):
+        evaluate(run.path)

@@ -121,6 +121,7 @@ SAME: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         ),
         dict(model=dict(stem="patch", position="learned+rope2d", local="dwconv")),
     ),
+    "no local operation": (dict(model=dict(local="none")), dict()),
     "the width of heads": (dict(model=dict(head_dim=16)), dict()),
     "optimizers and schedules": (
         dict(train=dict(optimizer="sgd(momentum=0.9)", schedule="step(5, 0.5)")),

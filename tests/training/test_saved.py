@@ -163,6 +163,8 @@ NAMED = [
     ("config.json", ("data", "std"), [0, 0, 0], "data.std=0 is not valid: a value above 0"),
     ("config.json", ("data", "std"), [float("nan")] * 3, "data.std=nan is not valid: a finite number"),
     ("config.json", ("data", "std"), [1.0], "data has 3 means and 1 deviations for 3 channels"),
+    ("config.json", ("data", "fit"), None, "data.fit=None is not valid: text"),
+    ("config.json", ("layers",), None, "layers=None is not valid: text"),
     ("config.json", ("data", "classes"), ["one"], "1 classes and 3 channels for a model with 3 and 3"),
     ("result.json", ("environment",), "x", "environment='x' is not valid"),
     ("result.json", ("flags",), None, "flags=None is not valid"),

@@ -17,6 +17,7 @@ from favorit.allocation import within_memory
 from favorit.attention.local import LOCALS
 from favorit.attention.mixer import Mixer, UnprojectedTokens, build_mixer, keep
 from favorit.errors import FavoritError, check_positive
+from favorit.grammar import quote
 from favorit.grids import Grid, check_grid
 from favorit.position import Position, acts_on_qk, build_position
 from favorit.tensors import check_key_mask, check_tensor
@@ -99,6 +100,8 @@ class Attention(nn.Module):
         LARGEST_PADDING in size count as zero.
         """
         grid = self._check_tokens(x, grid, prefix, key_mask)
+        if num_queries is not None:
+            _check_num_queries(num_queries)
         if key_mask is not None:
             x = _clear_padding(x, key_mask)
         if num_queries is not None and key_mask is None and self._can_skip_projections():
@@ -129,6 +132,8 @@ class Attention(nn.Module):
     def _check_tokens(self, x: Tensor, grid: Grid | None, prefix: int, key_mask: Tensor | None) -> Grid:
         """The grid of the tokens x. Raises an error if their dtype, width or number does not fit."""
         check_tensor("x", x, ("B", "N", self.dim), weight=self.qkv.weight)
+        if isinstance(grid, Tensor):
+            raise FavoritError("the second argument is a tensor: give only x, the layer computes q, k and v from it")
         check_key_mask(key_mask, *x.shape[:2])
         self._check_prefix(prefix)
         if grid is None:
@@ -183,12 +188,19 @@ class Attention(nn.Module):
 
     def _check_prefix(self, prefix: int) -> None:
         if isinstance(prefix, bool) or not isinstance(prefix, int) or prefix < 0:
-            raise FavoritError(f"prefix={prefix!r} is not valid: the number of class tokens before the grid, 0 or more")
+            raise FavoritError(
+                f"prefix={quote(prefix)} is not valid: the number of class tokens before the grid, 0 or more"
+            )
         if prefix and self.mixer.causal:
             raise FavoritError(
                 f"a causal mixer with prefix={prefix} (head=cls) is not valid: "
                 "the class token would see only itself; use head=mean or seqpool"
             )
+
+
+def _check_num_queries(num_queries: int) -> None:
+    if isinstance(num_queries, bool | float | str) or num_queries < 0:
+        raise FavoritError(f"num_queries={num_queries!r} is not valid: a number of tokens, 0 or more")
 
 
 def _clear_padding(x: Tensor, key_mask: Tensor) -> Tensor:

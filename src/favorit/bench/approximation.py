@@ -123,12 +123,9 @@ class Point:
     lost: float
 
 
-def approximate(
-    setting: Setting, kernels: Iterable[str] = SERIES, *, listen: Callable[[int, int], None] | None = None
-) -> list[Point]:
-    """The points of all kernels at each std, uniform averaging first.
-
-    `listen(done, total)` is called after each measurement.
+def series(setting: Setting, kernels: Iterable[str]) -> list[tuple[str, Spec]]:
+    """(text of the kernel, its spec) at each m, uniform averaging first. Raises an error for one that cannot be built
+    or needs too much memory.
     """
     specs = [
         (UNIFORM, Spec(UNIFORM)),
@@ -136,8 +133,19 @@ def approximate(
     ]
     max_features = max(spec.kwargs.get("m") or setting.head_dim for _, spec in specs)
     check_fits("tokens", setting.tokens, partial(_bytes, setting.head_dim, max_features))
-    for _, spec in specs:  # raise errors in a spec before the first measurement
+    for _, spec in specs:
         _estimate(spec, setting.head_dim, seed=0)
+    return specs
+
+
+def approximate(
+    setting: Setting, kernels: Iterable[str] = SERIES, *, listen: Callable[[int, int], None] | None = None
+) -> list[Point]:
+    """The points of all kernels at each std, uniform averaging first.
+
+    `listen(done, total)` is called after each measurement.
+    """
+    specs = series(setting, kernels)
     found: dict[tuple[str, int | None, float], list[tuple[float, float, float]]] = defaultdict(list)
     total = len(specs) * len(setting.stds) * setting.draws
     for std, draw in ((std, draw) for std in setting.stds for draw in range(setting.draws)):

@@ -95,6 +95,15 @@ def default_patch(image: int, max_tokens: int) -> int:
     return next(side for side in sides if 1 + (image // side) ** 2 <= max_tokens)
 
 
+def check_device(device: str) -> None:
+    """Raises an error for a device that torch does not know or that this machine does not have."""
+    try:
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = " ".join(str(error).split())
+        raise FavoritError(f"device={device} is not available: write cpu, cuda or mps ({reason})") from None
+
+
 def measure_points(
     mixers: Sequence[str],
     tokens: Sequence[int],
@@ -113,10 +122,7 @@ def measure_points(
     linear = [spec for spec in dict.fromkeys(mixers) if spec != SOFTMAX]
     if not linear:
         raise FavoritError("crossover: give a mixer other than softmax, such as 'relu(m=64)'")
-    try:
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise FavoritError(f"device={device} is not available: {' '.join(str(error).split())}") from None
+    check_device(device)
     specs = [SOFTMAX, *linear]
     sizes = {count: Size(batch, heads, count, head_dim) for count in sorted(set(tokens))}
     for spec in specs:

@@ -61,7 +61,7 @@ def approximation(
     Examples: [bold]favorit bench approximation --figure error.png[/bold],
     [bold]favorit bench approximation --head-dim 16 --tokens 65 --std 1 --kernel favor --kernel "relu(m=64)"[/bold]
     """
-    from favorit.bench.approximation import SERIES, Setting, approximate, conclude
+    from favorit.bench.approximation import SERIES, Setting, approximate, conclude, series
     from favorit.bench.approximation_figure import draw, panels
     from favorit.charts.save import save_chart
     from favorit.cli.console import check_figures, check_outputs
@@ -73,6 +73,7 @@ def approximation(
     check_figures(figure=figure)
     console = form.open_console()
     setting = Setting(head_dim, tokens, tuple(stds or Setting.stds), parse_counts("--m", m), draws, seed)
+    series(setting, kernels or SERIES)  # before the machine is reserved, which may take long
     with reserve_machine(console) as monitor, delayed_bar(console, "measuring") as listen:
         points = approximate(setting, kernels or SERIES, listen=listen)
     content = panels(points)

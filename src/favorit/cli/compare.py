@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -72,8 +73,10 @@ def compare(
             "a study, or leave them out"
         )
     if len(variants) == 1:
+        near = difflib.get_close_matches(variants[0], known, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
         raise FavoritError(
-            f"{variants[0]} is one variant: give another one to compare it with, or a study ({', '.join(known)})"
+            f"{variants[0]} is one variant: {hint}give another one to compare it with, or a study ({', '.join(known)})"
         )
     if len(variants) > 2:
         _compare_variants(form, variants, against, chosen.out)

@@ -57,7 +57,15 @@ def crossover(
     """
     from favorit import measure
     from favorit.attention import MIXERS
-    from favorit.bench.crossover import MAX_TOKENS, crossings, default_grid, default_patch, measure_points, rows
+    from favorit.bench.crossover import (
+        MAX_TOKENS,
+        check_device,
+        crossings,
+        default_grid,
+        default_patch,
+        measure_points,
+        rows,
+    )
     from favorit.bench.crossover_figure import draw, panels
     from favorit.bench.crossover_text import advice, describe_disturbances
     from favorit.charts.save import save_chart
@@ -83,6 +91,7 @@ def crossover(
     check_outputs(out=out)
     for mixer in mixers or ():  # before the machine is reserved, which may take long
         MIXERS.canonical(mixer)
+    check_device(device)
     check_figures(figure=figure)
     keep_large_buffers()
     console = form.open_console()

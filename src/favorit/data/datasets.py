@@ -145,6 +145,8 @@ def _spec(text: str) -> Spec:
     """The parsed name; `folder:PATH` is short for folder('PATH')."""
     if isinstance(text, str) and text.startswith("folder:"):
         return Spec("folder", (text.removeprefix("folder:"),))
+    if isinstance(text, str) and text not in DATASETS and os.path.isdir(os.path.expanduser(text)):
+        raise FavoritError(f"{text!r} is a folder, not a data set: to train on its images, write folder:{text}")
     try:
         return parse(text)
     except FavoritError as error:

@@ -113,7 +113,9 @@ def _list_files(root: Path, has_parts: bool) -> dict[str, list[Path]]:
     folders = {part: root / part for part in PARTS if (root / part).is_dir()} if has_parts else {"train": root}
     classes = _class_names(folders["train"])
     if len(classes) < 2:
-        found = f"only the class {classes[0]!r}" if classes else "no images"
+        flat = len(files_in(folders["train"]))
+        outside = f"{flat} image{'s' if flat > 1 else ''}, but in no class folder" if flat else "no images"
+        found = f"only the class {classes[0]!r}" if classes else outside
         raise FavoritError(
             f"{folders['train']}: {found}, expected at least two class folders with {' '.join(EXTENSIONS)} files"
         )

@@ -75,6 +75,8 @@ def open_upright(path: PathOrPicture, channels: int = 3) -> Any:
     """The image of a file, or a PIL image, as a PIL image, upright, RGB or gray, at its own size."""
     from PIL import Image, ImageOps
 
+    if isinstance(path, Image.Image) and not (path.width and path.height):
+        raise FavoritError(f"an image of {path.width} x {path.height} pixels cannot be read: give one with pixels")
     try:
         with nullcontext(path) if isinstance(path, Image.Image) else Image.open(path) as opened:
             upright = _eight_bits(ImageOps.exif_transpose(opened))

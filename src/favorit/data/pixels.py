@@ -21,6 +21,8 @@ def as_batch(images: Any, name: str) -> Tensor:
             raise FavoritError(f"{name} have different shapes: resize them to one size")
         images = torch.stack(found) if found else torch.empty(0)
     x = as_tensor(images, name)
+    if x.ndim in (3, 4) and not len(x):
+        raise FavoritError(f"there are no {name}: the shape is {tuple(x.shape)}")
     if x.ndim not in (3, 4) or not x.numel():
         raise FavoritError(f"{name} must have the shape (N, H, W), (N, H, W, C) or (N, C, H, W), not {tuple(x.shape)}")
     x = x[:, None] if x.ndim == 3 else _channels_first(x, name)
@@ -78,6 +80,8 @@ def _as_uint8(x: Tensor, name: str) -> Tensor:
         return x.contiguous()
     if not x.is_floating_point():
         raise FavoritError(f"{name} must be uint8, or floats in [0, 1], not {x.dtype}: convert 0..255 to uint8")
+    if count := int(x.isnan().sum()):
+        raise FavoritError(f"{name} must be floats in [0, 1], but {count:,} values are NaN: replace them")
     low, high = (float(end) for end in x.aminmax())
     if not (low >= 0 and high <= 1):
         fix = "divide them by 255" if low >= 0 and 1 < high <= 255 else "leave normalization to favorit"

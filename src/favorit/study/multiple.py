@@ -171,8 +171,9 @@ def study_variants(
             paths.append(find_run(state.id, out).path)
     found = {group: read_variant(paths) for group, paths in groups.items() if paths}
     if len(found) < 2:
+        variants = f"{len(found)} variant{'' if len(found) == 1 else 's'}"
         raise FavoritError(
-            f"study {study.name} has complete runs of {len(found)} variants in {out}, and a comparison needs two: "
+            f"study {study.name} has complete runs of {variants} in {out}, and a comparison needs two: "
             "give the --runs, --scale and --seeds they were run with, or train them with 'favorit study run'"
         )
     return found, [group for group, paths in groups.items() if not paths]

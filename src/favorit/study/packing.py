@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from favorit.errors import FavoritError, check_path
 from favorit.files import write_atomically
-from favorit.training.find import open_run, stored_runs
+from favorit.training.find import check_no_run, open_run, stored_runs
 from favorit.training.packed import SUFFIX, PackedRun, packed_bytes
 from favorit.training.records import status
 from favorit.training.stored import StoredRun, has_ended
@@ -45,6 +45,7 @@ def pack(run: Run | str | Path, to: str | Path) -> Run:
 
 def pack_all(folder: str | Path, to: str | Path) -> Iterator[Packed]:
     """Packs the runs of a folder one by one. A run that cannot be packed does not stop the others."""
+    check_no_run(folder)
     to = create_pack_folder(to)
     for run in stored_runs(folder):
         yield pack_stored(run, to)

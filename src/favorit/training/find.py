@@ -103,6 +103,12 @@ def find_run(identifier: str, out: str | Path, *packs: str | Path) -> StoredRun:
     )
 
 
+def check_no_run(folder: str | Path) -> None:
+    """Raises an error if the folder is a run, not a folder of runs."""
+    if os.path.exists(f"{folder}{os.sep}config.json"):
+        raise FavoritError(f"{folder} is a run, not a folder of runs: give the folder that it is in")
+
+
 def stored_runs(folder: str | Path) -> Iterator[StoredRun]:
     """The runs of a folder sorted by identifier, each once."""
     check_path("folder", folder)

@@ -107,7 +107,9 @@ def load_data(path: str | Path, data_dir: str | Path | None = None, data: Any = 
         except FavoritError:  # images and working directory may have moved together: try the path as written
             data = load_dataset(name, data_dir)
     if data.digest != saved["data"]["digest"]:
-        raise FavoritError(f"{options.name} is not the data set that {path} was trained on: its content has changed")
+        raise FavoritError(
+            f"{options.name} is not the data set that {path} was trained on: its content has changed; restore it"
+        )
     return data
 
 

@@ -9,9 +9,11 @@ from typing import Any, NamedTuple
 
 from favorit.errors import FavoritError
 from favorit.files import read_json
+from favorit.grammar import quote
 
 # The folder of the indexes of studies, in a folder of runs.
 INDEXES = ".studies"
+LONGEST = 1_000  # characters of a name
 # The parts of a name that only tell apart the repetitions of a variant.
 _REPEATS = re.compile(r" (seed|fold)=\d+(?= |$)")
 
@@ -26,6 +28,13 @@ class RunName(NamedTuple):
     def variant(self) -> str:
         """The name without seed and fold."""
         return _REPEATS.sub("", self.name)
+
+
+def check_name(kind: str, name: object) -> None:
+    """Raises an error unless the name of a run or study is None or text that config.json and tables can hold."""
+    is_text = isinstance(name, str) and name.isprintable() and 0 < len(name) <= LONGEST
+    if name is not None and not is_text:
+        raise FavoritError(f"{kind}={quote(name)} is not valid: printable text of 1 to {LONGEST} characters, or None")
 
 
 def indexed_names(folder: str | Path) -> dict[str, RunName]:

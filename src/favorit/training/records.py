@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from favorit.config import SECTIONS
 from favorit.errors import FavoritError, check_path
 from favorit.fields import flatten
-from favorit.training.find import stored_runs
+from favorit.training.find import check_no_run, stored_runs
 from favorit.training.names import RunName, indexed_names, name_of
 from favorit.training.saved import is_edited
 from favorit.training.stored import StoredRun, has_ended
@@ -41,6 +41,7 @@ def rows(folder: str | Path) -> list[dict[str, Any]]:
         raise FavoritError(
             f"{folder} does not exist: give a folder of runs (favorit.train and `favorit train` make one)"
         )
+    check_no_run(folder)
     indexed = indexed_names(folder)
     return [_row(run, indexed) for run in stored_runs(folder)]
 

@@ -37,6 +37,7 @@ from favorit.training.find import find_run
 from favorit.training.folder import HeldError, RunFolder
 from favorit.training.handle import Run
 from favorit.training.identity import resolve, run_id
+from favorit.training.names import check_name
 from favorit.training.progress import is_first_process, training_progress
 from favorit.training.stored import StoredRun, has_ended, utc
 from favorit.training.test_files import write_test_files
@@ -94,6 +95,8 @@ def train(
     if Path(out).exists() and not Path(out).is_dir():
         raise FavoritError(f"{out} is a file: give a folder for runs, which is created if it does not exist")
     check_positive(devices=devices, workers=workers)
+    check_name("name", name)
+    check_name("study", study)
     if not isinstance(checkpoint_seconds, int | float):
         raise FavoritError(f"checkpoint_seconds={checkpoint_seconds!r} is not valid: a number of seconds")
     if listen is not None and not callable(listen):

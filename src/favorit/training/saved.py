@@ -37,7 +37,7 @@ class Card(_Saved):
     image_size: Annotated[list[Pixels], Field(min_length=2, max_length=2)]
     channels: Width
     name: str | None = None
-    fit: str | None = None
+    fit: str = ""  # missing in older runs
 
     @model_validator(mode="after")
     def _channels_fit(self) -> Card:
@@ -60,7 +60,7 @@ class Configuration(_Saved):
     config: _Sections
     data: Card
     id: str | None = None
-    layers: str | None = None
+    layers: str = ""  # missing in older runs
     name: str | None = None
     study: str | None = None
     started: str | None = None

@@ -4,6 +4,7 @@ files of the folder have changed.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,7 +78,7 @@ def has_test_files(run: Path) -> bool:
 
 def existing_root(*paths: str | None) -> Path:
     """The first of these folders that exists."""
-    given = list(dict.fromkeys(path for path in paths if path is not None))
+    given = list({os.path.abspath(path): path for path in paths if path is not None}.values())
     if found := next((Path(path) for path in given if Path(path).is_dir()), None):
         return found
     raise FavoritError(f"{' and '.join(given)}: folder not found: the test images of the run were there; move it back")
