@@ -94,3 +94,14 @@ def test_picture_without_groups_is_the_same() -> None:
     before, after = (Image.open(io.BytesIO(vl_convert.svg_to_png(each, scale=2))).convert("L") for each in (svg, flat))
     changed = ImageChops.difference(before, after).point(lambda value: 255 if value > 128 else 0)
     assert changed.getbbox() is None
+
+
+@pytest.mark.parametrize("text", ["\x1b[31m", "\x00", "\u2028", "\ud800", "\ufffe", "\uffff"])
+def test_text_that_is_not_valid_in_xml_is_escaped(text: str, tmp_path: Path) -> None:
+    """vl-convert aborts the process for such text."""
+    chart = alt.Chart(pandas.DataFrame({"name": [f"a{text}b"], "y": [1]})).mark_point().encode(x="y", y="name:N")
+    for given in (chart, chart.to_dict()):
+        save_chart(given, tmp_path / "figure.svg")
+        content = (tmp_path / "figure.svg").read_text()
+        assert text not in content
+        assert f"a{text.encode('unicode_escape').decode()}b" in content.replace("\\x", "\\x")

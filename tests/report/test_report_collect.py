@@ -6,13 +6,14 @@ import json
 from pathlib import Path
 
 import pytest
-from make_runs import make_run, make_study
 
 from favorit import RunConfig
 from favorit.reports.build import build_report
-from favorit.reports.collect import OTHER, StudyRuns, collect
+from favorit.reports.collect import OTHER, collect
+from favorit.reports.runs import StudyRuns
 from favorit.study import Study, product
 from favorit.study.matching import match
+from make_runs import make_run, make_study
 from training_helpers import raises_line, tiny
 
 OWN = Study(

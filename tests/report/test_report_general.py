@@ -6,16 +6,17 @@ from pathlib import Path
 
 import pandas
 import pytest
-from make_runs import ALONE, make_run, make_study
 
 from checks_chart import drawn_texts
 from favorit.reports.build import build_report, grouped
-from favorit.reports.collect import StudyRuns, collect
+from favorit.reports.collect import collect
 from favorit.reports.contents import Gap
 from favorit.reports.parts.general import PARTS, accuracy_by_variant, learning_curves
 from favorit.reports.parts.glance import glance
 from favorit.reports.parts.variants import SHARED as SHARED_NOTE
 from favorit.reports.parts.variants import comparable_times, pareto, variants_table
+from favorit.reports.runs import StudyRuns
+from make_runs import ALONE, make_run, make_study
 from training_helpers import tiny
 
 QUICK = {

@@ -11,10 +11,11 @@ from typing import Any
 from favorit import __version__
 from favorit.errors import FavoritError
 from favorit.published import FLAGS
-from favorit.reports.collect import OTHER, Collection, Listen, ReportRun, StudyRuns, Variant, collect
+from favorit.reports.collect import OTHER, Listen, collect
 from favorit.reports.contents import Document, Figure, Gap, RunDetails, Section, Table
 from favorit.reports.parts import GENERAL, PARTS
 from favorit.reports.parts.glance import glance
+from favorit.reports.runs import Collection, ReportRun, StudyRuns, Variant
 from favorit.study import Study
 from favorit.study.load import built_in
 from favorit.terminal import one_line

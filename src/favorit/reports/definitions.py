@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import altair
     import pandas
 
-    from favorit.reports.collect import StudyRuns
+    from favorit.reports.runs import StudyRuns
     from favorit.reports.style import Style
 
 # {variant: its label, color and shape}.

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from favorit.errors import FavoritError
-from favorit.reports.collect import ReportRun, Variant
+from favorit.reports.runs import ReportRun, Variant
 from favorit.study.statistics import Difference, paired_bootstrap
 from favorit.training.find import open_run
 from favorit.training.predictions import Predictions

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from favorit.reports.collect import StudyRuns
 from favorit.reports.definitions import FigureDefinition, Parts, Styles, TableDefinition
 from favorit.reports.encodings import (
     color_of_variant,
@@ -15,6 +14,7 @@ from favorit.reports.encodings import (
     shape_of_variant,
 )
 from favorit.reports.parts.variants import variants_table
+from favorit.reports.runs import StudyRuns
 from favorit.study.statistics import aggregate
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from favorit.reports.collect import StudyRuns, Variant
 from favorit.reports.differences import has_seeds, lead, mean_accuracy
+from favorit.reports.runs import StudyRuns, Variant
 from favorit.reports.style import Style, is_baseline
 
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from favorit.reports.collect import StudyRuns, Variant
 from favorit.reports.contents import Column, Table
 from favorit.reports.parts.glance import by_data
+from favorit.reports.runs import StudyRuns, Variant
 from favorit.study.statistics import aggregate
 from favorit.study.study import FULL, PROTOCOLS
 

@@ -13,7 +13,8 @@ import favorit
 from favorit import RunConfig
 from favorit.data.datasets import CARDS, describe_dataset
 from favorit.files import write_json
-from favorit.reports.collect import StudyRuns, collect
+from favorit.reports.collect import collect
+from favorit.reports.runs import StudyRuns
 from favorit.study import Options, Study, load_study
 from favorit.training.folder import RunFolder
 from favorit.training.identity import resolve, run_id
