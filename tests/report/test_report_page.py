@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 import vl_convert
-from make_runs import make_run, make_study
 
 from favorit.charts import save
 from favorit.reports.build import build_report
 from favorit.reports.page import embedded_json, page
 from favorit.reports.write import PAGE, count_files, write_report
+from make_runs import make_run, make_study
 from training_helpers import raises_line, tiny
 
 HOSTILE = (
