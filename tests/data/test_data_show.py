@@ -233,7 +233,7 @@ def test_picture_shows_the_file_of_an_image_with_what_is_cut_off(tmp_path: Path)
     assert shown[:, :, :20].eq(160).all()
     assert shown[:, :, 60:].eq(160).all()
     assert shown[:, 20:, 20:60].eq(100).all()
-    labels = [axes.get_xlabel() for axes in draw(content).axes]
+    labels = [" ".join(row["name"]) for mark in marks(draw(content)) for row in mark["rows"] if "name" in row]
     assert labels.index("file 80x40") == labels.index("original") - 1
     assert picture(load_dataset(f"folder({str(tmp_path)!r}, fit=letterbox)")).file is not None
     assert picture(SET).file is None
