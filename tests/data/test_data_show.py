@@ -169,14 +169,14 @@ def test_invalid_arguments_are_one_line_errors(tmp_path: Path) -> None:
         picture(SET, "flap")
     with pytest.raises(FavoritError, match=r"cannot write .*nowhere.out\.png: No such file"):
         save_picture(SET, tmp_path / "nowhere" / "out.png")
-    with pytest.raises(FavoritError, match=r"unknown format \.unknown: use \.png, \.svg, \.pdf"):
+    with pytest.raises(FavoritError, match=r"unknown format \.unknown: use \.png, \.svg or \.pdf"):
         save_picture(SET, tmp_path / "out.unknown")
 
 
 def test_output_file_is_checked_before_the_data_are_read(tmp_path: Path) -> None:
     found = RUNNER.invoke(app, ["show", "nothing", "--out", str(tmp_path / "out.jpg")])
     assert "--out" in str(found.exception)
-    assert "unknown format .jpg: use .png, .svg, .pdf" in str(found.exception)
+    assert "unknown format .jpg: use .png, .svg or .pdf" in str(found.exception)
 
 
 def test_data_commands_list_show_and_fetch(tmp_path: Path) -> None:
