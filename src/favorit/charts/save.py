@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -99,9 +99,10 @@ def _write_bytes(content: bytes, path: Path) -> None:
     path.write_bytes(content)
 
 
-def checked_format(path: Path, known: Iterable[str] = FORMATS) -> str:
+def checked_format(path: Path) -> str:
     """The suffix of a path in lower case. Raises an error if no chart can be written in this format."""
     suffix = path.suffix.lower()
-    if suffix not in known:
-        raise FavoritError(f"{path}: unknown format {suffix or 'without suffix'}: use {', '.join(known)}")
+    if suffix not in FORMATS:
+        known = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
+        raise FavoritError(f"{path}: unknown format {suffix or 'without suffix'}: use {known}")
     return suffix

@@ -47,8 +47,8 @@ def test_chart_is_written_in_several_formats_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("figure", "figure: unknown format without suffix: use .png, .svg, .pdf"),
-        ("figure.foo", "figure.foo: unknown format .foo: use .png, .svg, .pdf"),
+        ("figure", "figure: unknown format without suffix: use .png, .svg or .pdf"),
+        ("figure.foo", "figure.foo: unknown format .foo: use .png, .svg or .pdf"),
         ("nowhere/figure.png", "cannot write .*figure.png: No such file or directory"),
     ],
 )
