@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from favorit.charts.save import specification
 from favorit.export import render_table
 
 if TYPE_CHECKING:
@@ -72,6 +74,11 @@ class Figure:
     caption: str
     data: pandas.DataFrame
     chart: altair.TopLevelMixin
+
+    @cached_property
+    def specification(self) -> dict[str, Any]:
+        """The Vega-Lite specification of the chart, for the page and for files."""
+        return specification(self.chart)
 
 
 @dataclass(frozen=True)

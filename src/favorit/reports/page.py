@@ -11,7 +11,6 @@ from importlib.resources import files
 from itertools import groupby
 from typing import Any
 
-from favorit.charts.save import specification
 from favorit.reports.contents import Answer, Column, Document, Figure, Gap, Section, Table
 
 # The page loads nothing from anywhere: scripts, styles and data are inside it.
@@ -140,7 +139,7 @@ def _explained(text: str, flags: Mapping[str, str]) -> str:
 
 
 def _figure(section: Section, figure: Figure) -> str:
-    content = embedded_json(specification(figure.chart))
+    content = embedded_json(figure.specification)
     return f"""<figure id="{escape(f"{section.name}-{figure.name}")}"><figcaption><b>{escape(figure.title)}</b>
 <p>{escape(figure.caption)}</p></figcaption><div class="chart"></div>
 <script type="application/json">{content}</script></figure>

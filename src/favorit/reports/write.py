@@ -32,7 +32,7 @@ def write_report(document: Document, out: str | Path) -> Iterator[Path]:
                 yield _write(place / f"{table.name}{suffix}", table.render(form) + "\n")
         for figure in section.figures:
             targets = [_created(place / f"{figure.name}{suffix}") for suffix in FORMATS]
-            save_chart(figure.chart, *targets)
+            save_chart(figure.specification, *targets)
             yield from targets
 
 

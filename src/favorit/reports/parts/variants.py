@@ -37,7 +37,8 @@ COLUMNS = (
 )
 MARKS_NOTE = (
     "Best: the largest mean accuracy on its data set. Pareto-optimal in a cost: no other variant is at least as "
-    "accurate at a lower cost, or more accurate at the same cost."
+    "accurate at a lower cost, or more accurate at the same cost. The best of several variants is selected on "
+    "the test images, so its accuracy and its lead are optimistic."
 )
 SHARED = "Times are left out for runs that shared the machine with other workers or ran at low priority."
 
