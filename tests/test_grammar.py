@@ -146,3 +146,8 @@ def test_count_in_a_spec_is_bounded():
 def test_size_in_a_stem_is_bounded(stem):
     with pytest.raises(FavoritError, match="at most"):
         create_model(ModelConfig(stem=stem))
+
+
+def test_integer_with_more_digits_than_python_writes_is_rejected():
+    with pytest.raises(FavoritError, match="cannot read the value"):
+        parse(f"favor(m=0x{'f' * 5000})")

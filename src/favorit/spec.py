@@ -134,7 +134,9 @@ def _value(node: ast.expr, text: str) -> Any:
     if isinstance(node, ast.Name):
         return node.id
     try:
-        return ast.literal_eval(node)
+        value = ast.literal_eval(node)
+        repr(value)  # raises an error for an integer with more digits than Python writes, such as a long hexadecimal
+        return value
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         part = quote(ast.get_source_segment(text, node))
         raise FavoritError(

@@ -76,3 +76,8 @@ def test_rows_are_sorted_by_number_with_missing_values_last():
     assert [row["id"] for row in sort_rows(ROWS, seeds)] == ["c", "b", "a", "d"]
     assert [row["id"] for row in sort_rows(ROWS, seeds, reverse=True)] == ["a", "b", "c", "d"]
     assert [row["id"] for row in sort_rows(ROWS, "data.name")] == ["a", "c", "b", "d"]
+
+
+def test_column_title_is_a_field_before_any_run_has_it():
+    """No run is finished, so no row has a test accuracy."""
+    assert find_field("test", [{"id": "0"}], {"test": "test.accuracy"}) == "test.accuracy"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from favorit.cli.main import app
 from favorit.data import load_dataset, read_image
 from favorit.training import Begin
 from favorit.training.inference import evaluate, load_data, predict_files
+from favorit.training.loaders import subset_tested
 from training_helpers import fit, photos, tiny
 
 RUNNER = CliRunner()
@@ -103,19 +105,20 @@ def test_changed_test_images_are_an_error_or_left_out_and_named(
     tmp_path: Path, folder: Path, subset: int | None
 ) -> None:
     run, _ = fit(tmp_path / "runs", on(f"folder('{folder}', image_size=16)", test_subset=subset))
-    first, second, third = (folder / file for file in recorded(run)[:3])
+    chosen = subset_tested(run.config, load_data(run.path)).tolist()
+    names = [recorded(run)[index] for index in chosen[:3]]
+    first, second, third = (folder / name for name in names)
     first.unlink()
     second.write_bytes(b"broken")
-    third.write_bytes((folder / recorded(run)[-1]).read_bytes())
-    names = [str(path.relative_to(folder)) for path in (first, second, third)]
-    match = rf"3 of 10 test images of .* are missing, unreadable or changed: {', '.join(names)}: restore them, or test"
+    third.write_bytes((folder / recorded(run)[chosen[-1]]).read_bytes())
+    what = f"3 of {len(chosen)} test images of"
+    match = rf"{what} .* are missing, unreadable or changed: {', '.join(names)}: restore them, or test"
     with pytest.raises(FavoritError, match=match):
         evaluate(run.path)
     found = evaluate(run.path, skip_unreadable=True)
     assert found["skipped"] == names
     assert "incomplete-test" in found["flags"]
-    tested = sum(map(sum, found["test"]["confusion"]))
-    assert tested == 7 if subset is None else 3 <= tested <= 6
+    assert sum(map(sum, found["test"]["confusion"])) == (7 if subset is None else 3)
     shown = RUNNER.invoke(app, ["evaluate", str(run.path), "--skip-unreadable"])
     assert f"left out, because missing, unreadable or changed: {', '.join(names)}" in shown.output
     assert "this is not the accuracy of the run" in shown.output
@@ -220,4 +223,48 @@ def test_missing_folder_of_a_relative_path_is_named_once(
     run, _ = fit(tmp_path / "runs", on(f"folder('{folder.name}', image_size=16)"))
     folder.rename(tmp_path / "moved")
     with pytest.raises(FavoritError, match=rf"^{folder.name}: folder not found"):
+        evaluate(run.path)
+
+
+def test_run_named_by_a_prefix_is_evaluated_on_its_own_test_files(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, _ = fit(tmp_path / "runs", on(f"folder('{folder}', image_size=16)"))
+    trained = next(path for path in sorted(folder.rglob("*.png")) if str(path.relative_to(folder)) not in recorded(run))
+    trained.unlink()
+    monkeypatch.chdir(tmp_path)
+    assert evaluate(run.id[:6])["test"] == run.result["test"]
+
+
+def test_changed_images_outside_of_the_tested_subset_do_not_matter(tmp_path: Path, folder: Path) -> None:
+    run, _ = fit(tmp_path / "runs", on(f"folder('{folder}', image_size=16)", test_subset=4))
+    kept = set(subset_tested(run.config, load_data(run.path)).tolist())
+    other = next(file for index, file in enumerate(recorded(run)) if index not in kept)
+    (folder / other).unlink()
+    found = evaluate(run.path)
+    assert found["test"] == run.result["test"]
+    assert "incomplete-test" not in found["flags"]
+
+
+@pytest.mark.parametrize("name", [b"caf\xe9.png", b"caf\xe9/1.png"], ids=["file", "class"])
+def test_name_that_is_not_utf8_is_rejected(tmp_path: Path, folder: Path, name: bytes) -> None:
+    place = Path(os.fsdecode(os.fsencode(folder if b"/" in name else folder / "a") + b"/" + name))
+    place.parent.mkdir(exist_ok=True)
+    place.write_bytes(next(folder.rglob("*.png")).read_bytes())
+    with pytest.raises(FavoritError, match=r"caf\\xe9.*: the name of a class or file is not UTF-8: rename it"):
+        load_dataset(f"folder('{folder}', image_size=16)")
+
+
+def test_card_without_fit_or_paths_without_suffix_are_damaged(tmp_path: Path, folder: Path) -> None:
+    run, _ = fit(tmp_path / "runs", on(f"folder('{folder}', image_size=16)"))
+    files, config = run.path / "test_files.json", run.path / "config.json"
+    saved = json.loads(config.read_text())
+    del saved["sha256"]
+    for change in ({"fit": None}, {"channels": 1}):
+        config.write_text(json.dumps({**saved, "data": {**saved["data"], **change}}))
+        with pytest.raises(FavoritError, match=r"config.json is damaged"):
+            evaluate(run.path)
+    config.write_text(json.dumps(saved))
+    files.write_text('{"schema": 1, "files": {"a/stdin": "0"}}')
+    with pytest.raises(FavoritError, match="paths that are not image files"):
         evaluate(run.path)

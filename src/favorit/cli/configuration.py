@@ -47,7 +47,12 @@ def build_config(
     for key in FROM_DATA & changes["model"].keys():
         resize = " (data.preprocess=resize(64) makes images of 64 x 64)" if key == "image_size" else ""
         raise FavoritError(f"--set model.{key} is not valid: the data set determines it{resize}")
-    options = {"data.name": ("data", data), "train.epochs": ("epochs", epochs), "seed": ("seed", seed)}
+    options = {
+        "data.name": (f"data {data}", data),
+        "train.epochs": (f"epochs {epochs}", epochs),
+        "seed": (f"seed {seed}", seed),
+        "data.skip_unreadable": ("skip-unreadable", skip_unreadable or None),
+    }
     _reject_duplicates(flatten(changes), options)
     for section in SECTIONS:
         sections[section].update(changes.pop(section))
@@ -68,7 +73,7 @@ def _reject_duplicates(fields: Iterable[str], options: dict[str, tuple[str, Any]
     for field in sorted(set(fields) & options.keys()):
         option, value = options[field]
         if value is not None:
-            raise FavoritError(f"--{option} {value} and --set {field} both set {field}: give one of them")
+            raise FavoritError(f"--{option} and --set {field} both set {field}: give one of them")
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -6,6 +6,7 @@ are brought to one size, by default cropped in the center to a square of SIDE pi
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -128,6 +129,12 @@ def _list_files(root: Path, has_parts: bool) -> dict[str, list[Path]]:
         listed[part] = [file for name in own for file in files_in(folder / name)]
         if not listed[part]:
             raise FavoritError(f"{folder}: no images in its class folders")
+        for file in listed[part]:
+            try:
+                str(file).encode()
+            except UnicodeEncodeError:
+                shown = os.fsencode(file).decode(errors="backslashreplace")
+                raise FavoritError(f"{shown}: the name of a class or file is not UTF-8: rename it") from None
     return listed
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
+from favorit.errors import FavoritError
 from favorit.study.tasks import Task
 from favorit.training.find import find_run
 
@@ -20,8 +22,9 @@ def warn_of_changed_files(finished: Iterable[Task], *folders: str | Path) -> Non
     for task in finished:
         if own_components(task.config):
             run = find_run(task.id, *folders)
-            for file in changed_files(run.config(), run.path):
-                older.setdefault(file, []).append(str(run.path))
+            with suppress(FavoritError):  # a damaged run is reported where it is read
+                for file in changed_files(run.config(), run.path):
+                    older.setdefault(file, []).append(str(run.path))
     for file, runs in older.items():
         more = f" and {len(runs) - MAX_NAMED} more" if len(runs) > MAX_NAMED else ""
         warnings.warn(

@@ -22,7 +22,7 @@ from favorit.study.references import agrees, mapped_rows
 from favorit.study.study import Options, Study
 
 # `differs` leaves out fields that differ between repetitions or only affect how a run is measured.
-IGNORED = {"data.fold", "data.folds", "train.watch", "train.test_batch_size"}
+IGNORED = {"data.fold", "data.folds", "data.skip_unreadable", "train.watch", "train.test_batch_size"}
 
 
 @dataclass(frozen=True)

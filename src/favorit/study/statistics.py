@@ -176,6 +176,7 @@ def _canonical_fields(config: RunConfig, section: str) -> dict[str, str]:
     found = {
         name: "none" if value is None else str(value)
         for name, value in getattr(config, section).model_dump(mode="json").items()
+        if name != "skip_unreadable"  # no part of a run's identity: the digest of the images is
     }
     for name, registry in (("optimizer", OPTIMIZERS), ("schedule", SCHEDULES)):
         if name in found:
@@ -253,6 +254,7 @@ class Comparison:
 def read_variant(given: RunLike | Sequence[RunLike], folder: str | Path = "runs") -> Variant:
     """The variant of these runs, which may differ only in seed and fold. Text is read as in `find_variant`."""
     from favorit.training import Run
+    from favorit.training.components import open_config
     from favorit.training.find import find_variant, open_run
 
     listed: list[Any] = list(given) if isinstance(given, list | tuple) else [given]
@@ -262,6 +264,8 @@ def read_variant(given: RunLike | Sequence[RunLike], folder: str | Path = "runs"
     runs = tuple(Run(run.path) for each in found for run in each)
     if repeated := [run for run, count in Counter(run.id for run in runs).items() if count > 1]:
         raise same_run(repeated[0])
+    for run in runs:  # its components are needed to compare recipes
+        open_config(open_run(run.path))
     predictions = [run.predictions for run in runs]
     first, digest = runs[0], predictions[0].labels_digest
     for run, own in zip(runs, predictions, strict=True):
@@ -283,7 +287,7 @@ def same_run(identifier: str) -> FavoritError:
 
 def _variant_of(run: Run) -> RunConfig:
     config = run.config
-    return config.replace(seed=0, data=config.data.replace(fold=None))
+    return config.replace(seed=0, data=config.data.replace(fold=None, skip_unreadable=False))
 
 
 def compare(

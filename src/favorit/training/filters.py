@@ -25,7 +25,7 @@ def find_field(text: str, rows: Iterable[Row], titles: Mapping[str, str]) -> str
     fields = list(dict.fromkeys(name for row in rows for name in row))
     if text in fields:
         return text
-    if titles.get(text) in fields:
+    if text in titles:
         return titles[text]
     ends = [name for name in fields if f".{name.removesuffix('.name')}".endswith(f".{text}")]
     if len(ends) == 1:

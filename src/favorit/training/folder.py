@@ -3,6 +3,7 @@ truncated line, which is ignored.
 
 config.json              written first
 lock                     flock
+test_files.json          digests of the test images, if the data are files
 epochs.jsonl             append-only
 checkpoint-<step>/       renamed into place when complete
 best.safetensors         weights that `train.select` chose; best-ema.safetensors for their moving average

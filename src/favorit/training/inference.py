@@ -27,7 +27,7 @@ from favorit.training.evaluation import report
 from favorit.training.find import open_run
 from favorit.training.handle import Run
 from favorit.training.identity import run_id
-from favorit.training.loaders import build_test_loaders
+from favorit.training.loaders import build_test_loaders, subset_tested
 from favorit.training.records import status
 from favorit.training.saved import is_edited
 from favorit.training.stored import StoredRun
@@ -142,8 +142,8 @@ def evaluate(
     Example:
         favorit.evaluate("runs/0123456789abcdef")["test"]["accuracy"]
     """
-    path = run.path if isinstance(run, Run) else run
-    stored = open_run(path)
+    stored = open_run(run.path if isinstance(run, Run) else run)
+    path = stored.path
     saved, result = stored.config(), stored.result()
     state = status(stored, result)
     if result is None or state != "complete":
@@ -151,9 +151,11 @@ def evaluate(
         raise FavoritError(f"{path} is {state}, not complete: {reason}; `favorit runs` lists all runs")
     trained, config = load(path), RunConfig(**saved["config"])
     part = _test_part(path, saved, data_dir, data)
-    if part.changed and (not skip_unreadable or len(part.changed) == len(part.data.test)):
-        raise _changed(path, part)
-    loader, _ = build_test_loaders(config, part.data, part.changed)
+    tested = set(subset_tested(config, part.data).tolist())
+    changed = {index: file for index, file in part.changed.items() if index in tested}
+    if changed and (not skip_unreadable or len(changed) == len(tested)):
+        raise _changed(path, list(changed.values()), len(tested))
+    loader, _ = build_test_loaders(config, part.data, changed)
     found = evaluation.evaluate(trained.model, loader, torch.device("cpu"), trained.precision)
     if wrong := int((~found.logits.isfinite().all(1)).sum()):
         where = diagnose(trained.model, next(loader.epoch(0)).images, trained.precision)
@@ -161,25 +163,23 @@ def evaluate(
             f"{path}: the logits of {wrong} of {len(found.logits)} test images are not finite; {where}: train again"
         )
     image = torch.zeros(1, config.model.channels, *config.model.image_size)
-    left_out = {"skipped": list(part.changed.values())} if part.changed else {}
-    flags = [*result["flags"], *(["incomplete-test"] if part.changed else [])]
+    left_out = {"skipped": list(changed.values())} if changed else {}
+    flags = [*result["flags"], *(["incomplete-test"] if changed else [])]
     return EvaluatedRun(classes=trained.classes, flags=flags, **left_out, **report(trained.model, found, image))
 
 
-def _test_part(path: Path | str, saved: dict[str, Any], data_dir: str | Path | None, data: Any) -> TestPart:
+def _test_part(path: Path, saved: dict[str, Any], data_dir: str | Path | None, data: Any) -> TestPart:
     """The test images of a run."""
-    if data is not None or not has_test_files(Path(path)):
+    if data is not None or not has_test_files(path):
         return TestPart(load_data(path, data_dir, data), {})
-    card = saved["data"]
-    root = existing_root(path_of(card["name"]), path_of(saved["config"]["data"]["name"]))
-    return read_test_part(Path(path), card, root)
+    card, own = saved["data"], RunConfig(**saved["config"]).data.name
+    return read_test_part(path, card, existing_root(path_of(card.get("name") or own), path_of(own)))
 
 
-def _changed(path: str | Path, part: TestPart) -> FavoritError:
+def _changed(path: Path, files: list[str], total: int) -> FavoritError:
     """The error for test images that are missing, unreadable or changed."""
-    count, total = len(part.changed), len(part.data.test)
-    files = named([*part.changed.values()])
-    what = f"{count} of {total} test images of {path} are missing, unreadable or changed: {files}"
+    count = len(files)
+    what = f"{count} of {total} test images of {path} are missing, unreadable or changed: {named(files)}"
     others = f", or test the other {total - count} with --skip-unreadable" if count < total else ""
     return FavoritError(f"{what}: restore them{others}; the accuracy of the run is in its result.json")
 

@@ -55,6 +55,11 @@ def build_loaders(config: RunConfig, data: DataSet, rank: int, world: int) -> Lo
     return Loaders(training, validated, test, data.train.labels[indices], plain_test)
 
 
+def subset_tested(config: RunConfig, data: DataSet) -> Tensor:
+    """The indices of the test images that are tested: all, or a subset that is the same for every seed."""
+    return split(data.test.labels, seed=0, subset=config.data.test_subset)[0]
+
+
 def build_test_loaders(
     config: RunConfig, data: DataSet, leave_out: Collection[int] = ()
 ) -> tuple[Loader, Loader | None]:
@@ -65,8 +70,7 @@ def build_test_loaders(
     options = config.data
     preprocess = build_preprocess(options.preprocess, data.mean, data.std)
     augment = build_augment(options.augment) if options.augment_test else None
-    # The subset does not depend on the run's seed, so that runs are compared on the same images.
-    tested = split(data.test.labels, seed=0, subset=options.test_subset)[0]
+    tested = subset_tested(config, data)
     load = partial(
         Loader,
         data.test,

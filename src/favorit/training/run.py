@@ -40,7 +40,7 @@ from favorit.training.identity import resolve, run_id
 from favorit.training.names import check_name
 from favorit.training.progress import is_first_process, training_progress
 from favorit.training.stored import StoredRun, has_ended, utc
-from favorit.training.test_files import write_test_files
+from favorit.training.test_files import has_test_files, write_test_files
 
 PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 
@@ -152,8 +152,9 @@ def _train(
     folder = RunFolder(out / identifier)
     stored = find_run(identifier, out)
     own = own_components(config)
-    if own and stored.exists():
-        warn_if_changed(stored.config(), stored.path)
+    if own and stored.exists() and is_first_process():
+        with suppress(FavoritError):  # damaged: reported where the file is needed
+            warn_if_changed(stored.config(), stored.path)
     if has_ended(result := stored.result()):
         return _finished(stored, result)
     check_memory(config.model)
@@ -168,11 +169,10 @@ def _train(
                 folder.tidy()
             return _finished(folder, result)
         if fabric.is_global_zero:
-            if data.files is not None:
-                write_test_files(folder, data.files.test, data.test.images)
             card = {"name": with_absolute_path(read_spec(config.data)), **_card(data)}
             pattern = shorten(layers(config.model.layout, config.model.performer, config.model.depth))
-            components = record_components(config)
+            # A resumed run keeps the record of the files that it was started with.
+            components = _saved_config(folder).get("components") or record_components(config)
             folder.write_config(
                 {
                     "id": identifier,
@@ -183,6 +183,8 @@ def _train(
                     **({"components": components} if components else {}),
                 }
             )
+            if data.files is not None and not has_test_files(folder.path):
+                write_test_files(folder, data.files.test, data.test.images)
         try:
             _consume(training, config, listen)
         except DivergedError as error:
@@ -266,11 +268,16 @@ def _consume(training: Training, config: RunConfig, listen: Callable[[Event, Run
             return
 
 
+def _saved_config(folder: RunFolder) -> dict[str, Any]:
+    """The config.json of a resumed run; empty for a new run, or a damaged file, which is written again."""
+    with suppress(FavoritError):
+        return folder.config()
+    return {}
+
+
 def _labels(folder: RunFolder, name: str | None, study: str | None) -> dict[str, str]:
     """Name, study and start of the run, which do not identify it. A resumed run keeps those that it has."""
-    before: dict[str, Any] = {}
-    with suppress(FavoritError):  # a new run, or a damaged file, which is written again
-        before = folder.config()
+    before = _saved_config(folder)
     labels = {"name": name, "study": study, "started": utc(time.time())}
     return {key: kept for key, value in labels.items() if (kept := before.get(key) or value)}
 

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from favorit.data import DataSet, Images
-from favorit.data.image_files import read_images
+from favorit.data.fit import FITS
+from favorit.data.image_files import EXTENSIONS, read_images
 from favorit.data.notes import image_digests
 from favorit.errors import FavoritError
 from favorit.files import SCHEMA, damaged, read_json, write_json
@@ -45,7 +46,11 @@ def read_test_part(run: Path, card: Mapping[str, Any], root: Path) -> TestPart:
     digests = read_json(str(run / NAME)).get("files")
     if not isinstance(digests, dict) or not digests:
         raise damaged(run / NAME, "no files")
+    if card.get("fit") not in FITS or card["channels"] != 3:
+        raise damaged(run / "config.json", "a data section that is not that of a folder of images")
     classes, files = tuple(card["classes"]), list(digests)
+    if any(Path(file).suffix.lower() not in EXTENSIONS for file in files):
+        raise damaged(run / NAME, "paths that are not image files")
     if any(Path(file).is_absolute() or ".." in Path(file).parts for file in files):
         raise damaged(run / NAME, "paths outside of the folder")
     if any(Path(file).parent.name not in classes for file in files):
@@ -58,7 +63,7 @@ def read_test_part(run: Path, card: Mapping[str, Any], root: Path) -> TestPart:
         if digest != digests[file] or index in found.errors
     }
     data = DataSet(
-        name=card["name"],
+        name=card.get("name") or str(root),
         classes=classes,
         train=Images(found.pixels[:0], labels[:0]),
         test=Images(found.pixels, labels),
@@ -81,4 +86,6 @@ def existing_root(*paths: str | None) -> Path:
     given = list({os.path.abspath(path): path for path in paths if path is not None}.values())
     if found := next((Path(path) for path in given if Path(path).is_dir()), None):
         return found
+    if not given:
+        raise FavoritError("the run does not record the folder of its images: restore its config.json")
     raise FavoritError(f"{' and '.join(given)}: folder not found: the test images of the run were there; move it back")
