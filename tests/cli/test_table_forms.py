@@ -23,7 +23,7 @@ Command = Callable[..., tuple[int, str, str]]
 
 FORMS = ("csv", "markdown", "latex")
 # Commands without a table.
-NO_TABLE = {"data fetch", "data show", "runs pack"}
+NO_TABLE = {"data fetch", "data show", "report", "runs pack"}
 TINY_MODEL = ("--set", "model.dim=8", "--set", "model.depth=1", "--set", "model.heads=2", "--set", "model.mlp_dim=8")
 TINY_RUN = (*TINY_MODEL, "--data", DATA, "--epochs", "1", "--set", "train.batch_size=16")
 STUDY = ("quickstart", "--scale", "smoke", "--only", "uniform")

@@ -11,7 +11,7 @@ from favorit.study import Options, Points, Study, load_study, product
 from favorit.study.load import built_in
 from favorit.study.plan import make_plan
 from favorit.study.study import PROTOCOLS, SCALES, Scale
-from favorit.training.run import check_choices
+from favorit.training.identity import check_choices
 
 BASE = {"data.name": "synthetic(size=8, classes=3, train=96, test=48)", "train.epochs": 10, "train.warmup": 5}
 POINTS = product({"model.layout": ["softmax", "uniform", "none"]})

@@ -85,7 +85,7 @@ def test_evaluation_comparison_diagnosis_and_report_are_readable(run: favorit.Ru
     other, _ = fit(tmp_path, tiny(seed=1))
     lines = repr(favorit.compare(run, other.path)).splitlines()
     assert lines[0] == "<Comparison>"
-    assert lines[1].endswith(f": {accuracy}, 1 runs")
+    assert lines[1].endswith(f": {accuracy}, 1 run")
     found = favorit.doctor(run, images=4, counts=[8])
     assert repr(found).splitlines()[0] == f"<Diagnosis of {run.id}>"
     advice = [f"layer {each.layer}: {each.verdict} ({each.reason})" for each in found.advice]

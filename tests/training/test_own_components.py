@@ -317,14 +317,12 @@ def test_module_of_a_package_is_imported_with_its_package(tmp_path: Path, new_pr
     assert "package_of_own.unused" not in sys.modules
 
 
-def test_layout_of_a_file_is_recorded(tmp_path: Path, new_process: NewProcess, monkeypatch) -> None:
-    for name in LAYOUTS:  # restored at the end of the test
-        monkeypatch.setitem(LAYOUTS, name, LAYOUTS[name])
+def test_layout_of_a_file_is_recorded(tmp_path: Path, new_process: NewProcess) -> None:
     file = tmp_path / "layouts.py"
     file.write_text("from favorit.model import LAYOUTS\nLAYOUTS['own_layout'] = lambda performer, n: [performer] * n\n")
     import_file(file)
     found = own_components(RunConfig(model={"layout": "own_layout"}))
-    monkeypatch.delitem(LAYOUTS, "own_layout")
+    del LAYOUTS["own_layout"]
     assert {key: origin.place for key, origin in found.items()} == {("layout", "own_layout"): str(file)}
 
 

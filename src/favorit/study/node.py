@@ -111,7 +111,7 @@ def _train(task: Task, out: str, order: Order, workers: int, emit: Callable[[Eve
         train(
             task.config,
             name=task.name,
-            study=task.study,
+            study=task.study or None,
             out=out,
             data_dir=order.data_dir,
             accelerator=order.accelerator,

@@ -99,7 +99,7 @@ def _attempt(task: Task, order: Order, read: Any, send: Callable[[TaskEvent], No
             run = train(
                 task.config,
                 name=task.name,
-                study=task.study,
+                study=task.study or None,
                 out=order.out,
                 data_dir=order.data_dir,
                 accelerator=order.accelerator,
